@@ -7,10 +7,13 @@ schema.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from widthlab.errors import WidthlabError
 from widthlab.theory.criticality import CRITICAL
 
 
@@ -32,22 +35,46 @@ def _real(value: Any) -> Any:
     return value
 
 
-Whole = Annotated[int, BeforeValidator(_whole)]
-Real = Annotated[float, BeforeValidator(_real), Field(allow_inf_nan=False)]
-Count = Annotated[Whole, Field(ge=1)]
-Seed = Annotated[Whole, Field(ge=0, lt=2**63)]
-Positive = Annotated[Real, Field(gt=0)]
-NonNegative = Annotated[Real, Field(ge=0)]
-Fraction = Annotated[Real, Field(gt=0, lt=1)]
+def Unit(name: str) -> Any:  # noqa: N802 - reads as a type in an annotation
+    """Annotate a field with the unit of its value, for the schema of a study."""
+    return Field(json_schema_extra={"unit": name})
+
+
+# The coercion stands outermost, so that bounds reach the JSON schema.
+WHOLE = BeforeValidator(_whole)
+REAL = BeforeValidator(_real)
+Count = Annotated[int, Field(ge=1), WHOLE]
+Seed = Annotated[int, Field(ge=0, lt=2**63), WHOLE]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), REAL]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), REAL]
+Fraction = Annotated[float, Field(gt=0, lt=1), REAL]
 
 Activation = Literal["linear", "relu", "leaky_relu", "tanh", "erf", "gelu", "silu"]
 Parameterisation = Literal["standard", "ntk", "mup"]
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Say which known words a misspelt one may mean: "did you mean 'x'?" and all of them."""
+    known = list(known)
+    close = difflib.get_close_matches(word.replace("-", "_").lower(), known, n=1, cutoff=0.6)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}allowed: {', '.join(known)}"
 
 
 class Spec(BaseModel):
     """Base of every typed specification: immutable, and unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, values: Any) -> Any:
+        if isinstance(values, dict):
+            known = list(cls.model_fields)
+            for key in values:
+                if key not in known:
+                    raise ValueError(f"unknown key {key!r}; {nearest(str(key), known)}")
+        return values
 
 
 # ── networks ────────────────────────────────────────────────────────────────────────────────
@@ -59,9 +86,9 @@ class MLP(Spec):
     name: Literal["mlp"] = "mlp"
     activation: Activation = "relu"
     """Activation function s."""
-    weight_variance: Positive | None = None
+    weight_variance: Annotated[Positive | None, Unit("1")] = None
     """C_W, so that Var W_ij = C_W / fan-in; left out, the critical value of the activation."""
-    bias_variance: NonNegative | None = None
+    bias_variance: Annotated[NonNegative | None, Unit("1")] = None
     """C_b = Var b_i; left out, the critical value of the activation."""
     bias: bool | None = None
     """Whether layers have biases; left out, only where bias_variance is positive."""
@@ -91,17 +118,17 @@ class ResidualMLP(Spec):
     """Form of the residual branch F."""
     position: Literal["pre", "post"] = "pre"
     """Nonlinearity before the branch's weights (pre) or after the addition (post)."""
-    hidden_ratio: Positive = 1.0
+    hidden_ratio: Annotated[Positive, Unit("1")] = 1.0
     """M / D, the hidden width of a two-layer branch over the embedding width."""
-    residual_scale: NonNegative = 1.0
+    residual_scale: Annotated[NonNegative, Unit("1")] = 1.0
     """α at depth 1 (dimensionless)."""
-    depth_exponent: NonNegative = 0.0
+    depth_exponent: Annotated[NonNegative, Unit("1")] = 0.0
     """p in α_L = residual_scale · L^-p, the scaling of the branch with depth."""
-    weight_variance: Positive | None = None
+    weight_variance: Annotated[Positive | None, Unit("1")] = None
     """C_W of the branch's last weights (σ_v² of two_layer); left out, 1."""
-    inner_variance: Positive = 1.0
+    inner_variance: Annotated[Positive, Unit("1")] = 1.0
     """σ_u² of the first weights of a two_layer branch; not used by one_layer."""
-    bias_variance: NonNegative | None = None
+    bias_variance: Annotated[NonNegative | None, Unit("1")] = None
     """C_b of the branch's biases; left out, 0."""
     bias: bool | None = None
     """Whether branches have biases; left out, only where bias_variance is positive."""
@@ -121,7 +148,8 @@ class ResidualMLP(Spec):
 
     def branch_scale(self, depth: int) -> float:
         """α_L, the factor on every branch of a network of `depth` blocks."""
-        return self.residual_scale * float(depth) ** -self.depth_exponent
+        scale: float = self.residual_scale * float(depth) ** -self.depth_exponent
+        return scale
 
 
 class ResNet20(Spec):
@@ -134,6 +162,7 @@ class ResNet20(Spec):
     name: Literal["resnet20"] = "resnet20"
 
 
+Perceptron = Annotated[MLP | ResidualMLP, Field(discriminator="name")]
 Architecture = Annotated[MLP | ResidualMLP | ResNet20, Field(discriminator="name")]
 
 
@@ -161,9 +190,9 @@ class Network(Spec):
     """One network: an architecture at a width and a depth."""
 
     architecture: Architecture
-    width: Count
+    width: Annotated[Count, Unit("neurons")]
     """N: neurons of a hidden layer, or channels of the first stage."""
-    depth: Count
+    depth: Annotated[Count, Unit("layers")]
     """L: hidden layers (mlp), residual blocks (residual_mlp), or 20 (resnet20)."""
 
     @model_validator(mode="after")
@@ -179,11 +208,11 @@ class Network(Spec):
 class Data(Spec):
     """Base of every data set: how much of it is used, and how it is split."""
 
-    split_seed: Seed = 0
+    split_seed: Annotated[Seed, Unit("seed")] = 0
     """Seed of the random choice and order of samples."""
-    train_samples: Count | None = None
+    train_samples: Annotated[Count | None, Unit("samples")] = None
     """Training samples to keep, class-balanced where possible; left out, all."""
-    test_samples: Count | None = None
+    test_samples: Annotated[Count | None, Unit("samples")] = None
     """Test samples to keep; left out, all."""
 
 
@@ -191,7 +220,7 @@ class Digits(Data):
     """The 1,797 real 8×8 grey digits that scikit-learn carries (Alpaydin & Kaynak 1998)."""
 
     name: Literal["digits"] = "digits"
-    test_fraction: Fraction = 0.2
+    test_fraction: Annotated[Fraction, Unit("1")] = 0.2
     """Share of samples held out for testing."""
 
 
@@ -207,25 +236,40 @@ class ImageFolder(Data):
     name: Literal["imagefolder"] = "imagefolder"
     path: Annotated[str, Field(min_length=1)]
     """The folder, relative to where snakemake runs, or absolute."""
-    size: Annotated[Whole, Field(ge=4, le=1024)] = 32
+    size: Annotated[int, Field(ge=4, le=1024), WHOLE, Unit("pixels")] = 32
     """Side of the square images after resizing and centre-cropping, in pixels."""
-    test_fraction: Fraction = 0.2
+    test_fraction: Annotated[Fraction, Unit("1")] = 0.2
     """Share held out for testing where the folder has no `train` and `test` of its own."""
     fingerprint: str | None = None
     """Digest of the folder's file names and sizes; filled in when the study is read."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _look(cls, values: Any) -> Any:
+        """Fill in the fingerprint: the address of a folder is what it holds, not where it is."""
+        if not isinstance(values, dict) or values.get("fingerprint") is not None:
+            return values
+        if not isinstance(values.get("path"), str):
+            return values
+        from widthlab.data.fingerprint import fingerprint
+
+        try:
+            return {**values, "fingerprint": fingerprint(values["path"])}
+        except WidthlabError as error:
+            raise ValueError(str(error)) from None
 
 
 class Gaussian(Data):
     """Synthetic inputs x ~ N(0, 1)^d with labels from a random linear teacher."""
 
     name: Literal["gaussian"] = "gaussian"
-    dimension: Count = 16
+    dimension: Annotated[Count, Unit("features")] = 16
     """d, the number of input features."""
-    classes: Annotated[Whole, Field(ge=2)] = 2
+    classes: Annotated[int, Field(ge=2), WHOLE, Unit("classes")] = 2
     """Number of classes of the teacher."""
-    train_samples: Count = 512
+    train_samples: Annotated[Count, Unit("samples")] = 512
     """Training samples to draw."""
-    test_samples: Count = 256
+    test_samples: Annotated[Count, Unit("samples")] = 256
     """Test samples to draw."""
 
 
@@ -240,27 +284,27 @@ class Training(Spec):
 
     optimiser: Literal["sgd", "adam"] = "sgd"
     """Update rule."""
-    learning_rate: Positive = 0.1
+    learning_rate: Annotated[Positive, Unit("1")] = 0.1
     """Base learning rate, before width factors of the parameterisation."""
-    momentum: Annotated[Real, Field(ge=0, lt=1)] = 0.0
+    momentum: Annotated[float, Field(ge=0, lt=1), REAL, Unit("1")] = 0.0
     """Momentum of sgd."""
-    weight_decay: NonNegative = 0.0
+    weight_decay: Annotated[NonNegative, Unit("1")] = 0.0
     """L2 penalty coefficient added to the gradient."""
     loss: Literal["cross_entropy", "mse"] = "cross_entropy"
     """Loss, a mean over samples; mse is ½|f - onehot|² summed over outputs."""
-    batch_size: Count | Literal["full"] = 64
+    batch_size: Annotated[Count | Literal["full"], Unit("samples")] = 64
     """Samples in a step, or `full` for full-batch gradient descent."""
-    steps: Count = 200
+    steps: Annotated[Count, Unit("steps")] = 200
     """Optimiser steps."""
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     """Learning rate over steps, after warm-up: constant, or decaying to zero."""
-    warmup_steps: Annotated[Whole, Field(ge=0)] = 0
+    warmup_steps: Annotated[int, Field(ge=0), WHOLE, Unit("steps")] = 0
     """Steps of linear warm-up."""
-    clip_norm: Positive | None = None
+    clip_norm: Annotated[Positive | None, Unit("1")] = None
     """Largest gradient norm; left out, no clipping."""
-    snapshots: Annotated[Whole, Field(ge=2, le=200)] = 6
+    snapshots: Annotated[int, Field(ge=2, le=200), WHOLE, Unit("snapshots")] = 6
     """Snapshots along training, log-spaced in steps, first and last included."""
-    save_every: Count = 200
+    save_every: Annotated[Count, Unit("steps")] = 200
     """Steps between saves of the state from which a killed run resumes."""
 
     @model_validator(mode="after")
@@ -278,7 +322,7 @@ class Checkpoint(Spec):
     network: Network
     data: DataSet
     training: Training
-    seed: Seed
+    seed: Annotated[Seed, Unit("seed")]
     """Seed of the initialisation and of the batch order, within the study."""
-    study_seed: Seed
+    study_seed: Annotated[Seed, Unit("seed")]
     """Seed of the study."""

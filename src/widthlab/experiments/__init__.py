@@ -1,0 +1,21 @@
+"""The questions the laboratory can ask: one module each, found by its file."""
+
+from __future__ import annotations
+
+import pkgutil
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Return the names of all experiments, in alphabetical order."""
+    return tuple(
+        sorted(m.name for m in pkgutil.iter_modules(__path__) if hasattr(load(m.name), "Section"))
+    )
+
+
+def load(name: str) -> ModuleType:
+    """Return an experiment's module (see `experiments.base` for what it offers)."""
+    return import_module(f"{__name__}.{name}")

@@ -1,0 +1,1 @@
+"""Results on disk: manifests and atomic publishing, and arrays in zarr."""

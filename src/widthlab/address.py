@@ -1,0 +1,63 @@
+"""Addresses: a result is named by everything that determines it.
+
+An address is a readable slug and a hash of the canonical JSON of a typed specification, the
+addresses of its inputs and the digest of the code that computes it (see `code_digest`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+HASH_LENGTH = 12
+"""Hexadecimal digits in an address: 48 bits, so a million results collide with chance 2e-3."""
+
+
+def canonical_json(value: Any) -> str:
+    """Return one text for all spellings of the same value.
+
+    Keys are sorted, typed models are dumped with their coerced values (1 becomes 1.0 in a real
+    field), and there is no white space. Raises ValueError for NaN and infinities, which JSON
+    does not have.
+    """
+    return json.dumps(
+        value,
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=False,
+        allow_nan=False,
+        default=_plain,
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} has no canonical JSON")
+
+
+def digest(text: str) -> str:
+    """Return the SHA-256 of a text, in hexadecimal."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def slugify(*parts: object) -> str:
+    """Join words into one lower-case slug of letters, digits and hyphens."""
+    return "-".join(
+        word for part in parts if (word := re.sub(r"[^a-z0-9]+", "", str(part).lower()))
+    )
+
+
+def address(slug: str, specification: Any, inputs: Iterable[str], code: str) -> str:
+    """Name a result: slug and hash of specification, input addresses and code digest."""
+    identity: Mapping[str, Any] = {
+        "specification": specification,
+        "inputs": sorted(inputs),
+        "code": code,
+    }
+    return f"{slug}-{digest(canonical_json(identity))[:HASH_LENGTH]}"

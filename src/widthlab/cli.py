@@ -1,0 +1,185 @@
+"""The command line: one command per stage, which the rules call, and those that people type."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from widthlab import __version__
+from widthlab.errors import WidthlabError
+from widthlab.plan import Stage
+
+RETRY = 75
+"""Exit code of a stage that was asked to stop and saved its state (EX_TEMPFAIL)."""
+
+
+class _Group(click.Group):
+    """Commands whose user errors are one message, without a traceback."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except WidthlabError as error:
+            click.echo(f"Error: {error}", err=True)
+            raise SystemExit(1) from None
+        except BrokenPipeError:
+            # The reader of a pipe (head, less) has seen enough.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(0) from None
+
+
+@click.group(cls=_Group, context_settings={"max_content_width": 100})
+@click.version_option(__version__, prog_name="widthlab")
+def main() -> None:
+    """A laboratory for finite-width effects in deep residual networks."""
+
+
+# ── the stages, as the rules call them ──────────────────────────────────────────────────────
+
+
+def _stage_options(function: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--spec", required=True, help="What to make, as JSON."),
+        click.option("--address", help="The address that the plan gave it; checked if given."),
+        click.option("--results", default="results", show_default=True, type=Path),
+        click.option("--device", default="auto", type=click.Choice(["auto", "cpu", "cuda"])),
+        click.option("--threads", default=1, show_default=True, type=click.IntRange(min=1)),
+    ):
+        function = option(function)
+    return function
+
+
+def _stage(
+    stage: Stage, spec: str, address: str | None, results: Path, device: str, threads: int
+) -> None:
+    # Before torch is imported: more threads than cores is very slow.
+    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[variable] = str(threads)
+    from widthlab import stages
+
+    try:
+        specification = json.loads(spec)
+    except json.JSONDecodeError as error:
+        raise WidthlabError(f"--spec is not JSON: {error}") from None
+    work = stages.work_of(stage, specification)
+    if address is not None and address != work.address:
+        raise WidthlabError(
+            f"{address} is now {work.address}: the code or the specification has changed since "
+            "the plan was made; run snakemake again"
+        )
+    _run(stage, results, work, device)
+
+
+def _run(stage: Stage, results: Path, work: Any, device: str) -> None:
+    from widthlab import stages
+    from widthlab.interruption import Interrupted
+
+    run = {
+        "data": stages.prepare_data,
+        "train": stages.train,
+        "extract": stages.extract,
+        "sweep": stages.sweep,
+    }[stage]
+    try:
+        run(results, work, device, _log)
+    except Interrupted as error:
+        _log(str(error))
+        raise SystemExit(RETRY) from None
+
+
+def _log(line: str) -> None:
+    print(line, flush=True)
+
+
+@main.command()
+@_stage_options
+def data(**options: Any) -> None:
+    """Prepare a data set."""
+    _stage("data", **options)
+
+
+@main.command()
+@_stage_options
+def train(**options: Any) -> None:
+    """Train one network to a checkpoint."""
+    _stage("train", **options)
+
+
+@main.command()
+@_stage_options
+def extract(**options: Any) -> None:
+    """Measure one cell."""
+    _stage("extract", **options)
+
+
+@main.command()
+@_stage_options
+def sweep(**options: Any) -> None:
+    """Collect the cells of an experiment."""
+    _stage("sweep", **options)
+
+
+@main.command()
+@click.option("--spec", help="The study as JSON, as the rule gives it.")
+@click.option("--address", help="The address that the plan gave it; checked if given.")
+@click.argument("study", default="config.yaml", type=Path)
+def report(spec: str | None, address: str | None, study: Path) -> None:
+    """Build the report of a STUDY (config.yaml) from what is finished; never computes a cell.
+
+    Missing and failed cells are listed as holes.
+    """
+    from widthlab import reporting
+    from widthlab.study import Study, read
+
+    parsed = Study.model_validate_json(spec) if spec else read(study)
+    page = reporting.build(parsed, address, str(study) if not spec else None)
+    click.echo(page)
+
+
+# ── the commands that people type ───────────────────────────────────────────────────────────
+
+
+@main.command()
+@click.argument("study", default="config.yaml", type=Path)
+def plan(study: Path) -> None:
+    """Say what a STUDY will run: cells, how many are done, work, memory and files."""
+    from widthlab import listing
+    from widthlab.study import read
+
+    listing.print_plan(read(study))
+
+
+@main.command()
+@click.argument("study", default="config.yaml", type=Path)
+@click.option("--missing", is_flag=True, help="Only what is not finished.")
+def ls(study: Path, missing: bool) -> None:
+    """List all results of a STUDY with their status."""
+    from widthlab import listing
+    from widthlab.study import read
+
+    listing.print_results(read(study), missing)
+
+
+@main.command()
+@click.argument("study", default="config.yaml", type=Path)
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+def claims(study: Path, as_json: bool) -> None:
+    """Show the claims of a STUDY's report with their verdicts."""
+    from widthlab import listing
+    from widthlab.study import read
+
+    listing.print_claims(read(study), as_json)
+
+
+@main.command()
+def schema() -> None:
+    """Print the JSON schema of a study."""
+    from widthlab.study import schema as study_schema
+
+    click.echo(json.dumps(study_schema(), indent=2))

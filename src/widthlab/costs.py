@@ -1,0 +1,122 @@
+"""What a piece of work will cost, estimated before it runs: one model for plan and scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from widthlab.specs import CIFAR, MLP, Checkpoint, DataSet, Digits, Gaussian, Network, ResidualMLP
+
+BASELINE_MEMORY = 700e6
+"""Bytes that Python, torch and xarray take before any tensor exists (measured: 0.5 GB)."""
+CORE_FLOPS = 5e9
+"""Floating-point operations a second that one core sustains on small layers (conservative)."""
+START_SECONDS = 6.0
+"""Seconds to start a stage's process and import torch."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """An estimate: operations, bytes of memory and of disk, and files written."""
+
+    flops: float = 0.0
+    memory: float = 0.0
+    disk: float = 0.0
+    files: int = 3
+
+    @property
+    def seconds(self) -> float:
+        """Wall time on one core."""
+        return START_SECONDS + self.flops / CORE_FLOPS
+
+    @property
+    def memory_mb(self) -> int:
+        """Megabytes to ask a scheduler for, the interpreter's own included."""
+        return int((BASELINE_MEMORY + 1.5 * self.memory) / 1e6)
+
+    @property
+    def minutes(self) -> int:
+        """Minutes to ask a scheduler for: ten times the estimate, ten at the least."""
+        return max(10, round(10 * self.seconds / 60))
+
+
+@dataclass(frozen=True)
+class Size:
+    """Parameters, multiplications of one forward pass, and activations of one sample."""
+
+    parameters: float
+    multiplications: float
+    activations: float
+
+
+def input_shape(data: DataSet) -> tuple[int, ...]:
+    """Return the shape of one sample, without reading it."""
+    if isinstance(data, Digits):
+        return (1, 8, 8)
+    if isinstance(data, CIFAR):
+        return (3, 32, 32)
+    if isinstance(data, Gaussian):
+        return (data.dimension,)
+    return (3, data.size, data.size)
+
+
+def samples(data: DataSet) -> int:
+    """Return about how many samples a data set has, without reading it."""
+    if data.train_samples is not None and data.test_samples is not None:
+        return data.train_samples + data.test_samples
+    return {"digits": 1797, "cifar10": 60_000, "cifar100": 60_000}.get(data.name, 20_000)
+
+
+def size(network: Network, shape: tuple[int, ...], outputs: int = 10) -> Size:
+    """Return the size of a network for inputs of one shape."""
+    n, depth, architecture = network.width, network.depth, network.architecture
+    inputs = 1
+    for length in shape:
+        inputs *= length
+    if isinstance(architecture, MLP):
+        weights = inputs * n + (depth - 1) * n * n + n * outputs
+        return Size(weights, weights, inputs + 3 * depth * n)
+    if isinstance(architecture, ResidualMLP):
+        hidden = architecture.hidden_width(n)
+        block = n * n if architecture.branch == "one_layer" else 2 * n * hidden
+        weights = inputs * n + depth * block + n * outputs
+        return Size(weights, weights, inputs + depth * (3 * n + 2 * hidden))
+    channels, height, width = shape
+    positions = height * width
+    parameters = multiplications = 9.0 * channels * n
+    multiplications *= positions
+    activations = 2.0 * n * positions
+    for stage in range(3):
+        out = n * 2**stage
+        area = positions / 4**stage
+        into = out if stage == 0 else out // 2
+        weights = 9.0 * (into * out + 5 * out * out)
+        parameters += weights
+        multiplications += weights * area
+        activations += 18.0 * out * area
+    return Size(parameters + 4 * n * outputs, multiplications, activations)
+
+
+def data_cost(data: DataSet) -> Cost:
+    """Estimate preparing a data set."""
+    features = 1
+    for length in input_shape(data):
+        features *= length
+    bytes_each = 4 if data.name == "gaussian" else 1
+    disk = samples(data) * features * bytes_each
+    return Cost(flops=1e3 * samples(data) * features, memory=4.0 * disk, disk=disk)
+
+
+def training_cost(checkpoint: Checkpoint) -> Cost:
+    """Estimate one training run."""
+    training, data = checkpoint.training, checkpoint.data
+    total = samples(data)
+    of = size(checkpoint.network, input_shape(data))
+    batch = total if training.batch_size == "full" else min(training.batch_size, total)
+    passes = training.steps * batch * 3 + training.snapshots * total
+    weights = 4.0 * of.parameters
+    return Cost(
+        flops=2.0 * of.multiplications * passes,
+        memory=6 * weights + 8.0 * of.activations * max(batch, 256) + 8.0 * data_cost(data).disk,
+        disk=training.snapshots * weights,
+        files=training.snapshots + 4,
+    )

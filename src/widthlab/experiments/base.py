@@ -1,0 +1,100 @@
+"""What the workflow and an experiment say to each other.
+
+An experiment is one module in this folder whose name is its section in a study. It offers
+
+- `TITLE` and `QUESTION`, texts for the report;
+- `Section`, the type of its section, and `Cell`, the type of one grid point;
+- `cells(section)` → the `Request`s of its grid;
+- `extract(cell, inputs)` → the statistics of one cell, the only part that touches a device;
+- `sweep(section, cells)` → one dataset with fits and theory, its claims in the attributes;
+- `figures(sweep)` → what the report shows.
+
+Modules are imported whenever a study is parsed, so torch, xarray and matplotlib are imported
+inside the functions that need them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, Field
+
+from widthlab.costs import Cost
+from widthlab.specs import Architecture, Checkpoint, Count, DataSet, Perceptron, Spec
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    import xarray as xr
+
+    from widthlab.data import Prepared
+
+T = TypeVar("T")
+
+
+def _ordered(values: list[int]) -> list[int]:
+    if len(set(values)) != len(values):
+        raise ValueError("has a value twice; write each once")
+    return sorted(values)
+
+
+Grid = Annotated[list[Count], Field(min_length=1), AfterValidator(_ordered)]
+"""A non-empty list of whole numbers, kept in ascending order."""
+
+Label = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]*$")]
+Models = Annotated[dict[Label, Architecture], Field(min_length=1)]
+"""Architectures by the label that figures and tables show."""
+Perceptrons = Annotated[dict[Label, Perceptron], Field(min_length=1)]
+"""The same, for experiments whose theory is of perceptrons."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One cell that an experiment asks for, and what it needs."""
+
+    cell: Spec
+    slug: str
+    data: DataSet
+    checkpoints: tuple[Checkpoint, ...] = ()
+    cost: Cost = field(default_factory=Cost)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished training run on disk, as `extract` sees it."""
+
+    specification: Checkpoint
+    folder: Path
+    status: str
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a cell is given besides its own specification."""
+
+    data: Prepared
+    checkpoints: tuple[Trained, ...]
+    device: torch.device
+    seeds: np.random.SeedSequence
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A finished cell, as `sweep` sees it."""
+
+    cell: Any
+    statistics: xr.Dataset
+
+
+Extract = Callable[[Any, Inputs], "xr.Dataset"]
+
+
+def group(cells: list[Measured], key: Callable[[Any], T]) -> Mapping[T, list[Measured]]:
+    """Collect cells that share a key, in the order of the grid."""
+    groups: dict[T, list[Measured]] = {}
+    for measured in cells:
+        groups.setdefault(key(measured.cell), []).append(measured)
+    return groups

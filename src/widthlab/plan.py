@@ -1,0 +1,169 @@
+"""The plan of a study: every piece of work, by stage and address, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from widthlab import experiments
+from widthlab.address import address, canonical_json, digest, slugify
+from widthlab.code_digest import ROOT, code_digest
+from widthlab.costs import Cost, data_cost, training_cost
+from widthlab.experiments.base import Request
+from widthlab.specs import Checkpoint, DataSet, ResNet20, Spec
+from widthlab.study import Study
+
+Stage = Literal["data", "train", "extract", "sweep", "report"]
+
+FOLDERS: dict[Stage, str] = {
+    "data": "data",
+    "train": "checkpoints",
+    "extract": "cells",
+    "sweep": "sweeps",
+    "report": "reports",
+}
+"""Where each stage's results lie within the results folder."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One result: its address, what makes it, and what it needs."""
+
+    stage: Stage
+    address: str
+    specification: dict[str, Any]
+    """All that the stage's command is told, ready for JSON."""
+    identity: Any
+    """What of the specification entered the address."""
+    code: str
+    """Digest of the code that the stage uses."""
+    inputs: tuple[Work, ...]
+    cost: Cost = field(default_factory=Cost)
+
+    @property
+    def json(self) -> str:
+        """The specification as the command's argument."""
+        return canonical_json(self.specification)
+
+
+@cache
+def data_work(data: DataSet) -> Work:
+    """Return the preparing of a data set."""
+    # Where a folder of images lies does not matter: its fingerprint says what is in it.
+    identity = data.model_dump(mode="json", exclude={"path"})
+    loader = {"cifar10": "cifar", "cifar100": "cifar"}.get(data.name, data.name)
+    code = code_digest(f"widthlab.data.{loader}:prepare_{loader}")
+    name = address(slugify(data.name), identity, (), code)
+    specification = {"data": data.model_dump(mode="json")}
+    return Work("data", name, specification, identity, code, (), data_cost(data))
+
+
+@cache
+def training_work(checkpoint: Checkpoint) -> Work:
+    """Return the training of a checkpoint."""
+    source = data_work(checkpoint.data)
+    identity = checkpoint.model_dump(mode="json", exclude={"data"})
+    code = code_digest("widthlab.training:train")
+    network = checkpoint.network
+    depth = () if isinstance(network.architecture, ResNet20) else (f"d{network.depth}",)
+    words = (network.architecture.name, checkpoint.data.name, f"w{network.width}", *depth)
+    name = address(slugify(*words, f"s{checkpoint.seed}"), identity, (source.address,), code)
+    specification = {"checkpoint": checkpoint.model_dump(mode="json")}
+    return Work("train", name, specification, identity, code, (source,), training_cost(checkpoint))
+
+
+def extraction_work(experiment: str, request: Request, seed: int) -> Work:
+    """Return the measuring of one cell."""
+    trained = [training_work(checkpoint) for checkpoint in request.checkpoints]
+    inputs = (data_work(request.data), *trained)
+    cell = request.cell.model_dump(mode="json")
+    identity = {"experiment": experiment, "cell": cell, "seed": seed}
+    code = code_digest(f"widthlab.experiments.{experiment}:extract")
+    name = address(
+        slugify(experiment, *request.slug.split("-")), identity, [i.address for i in inputs], code
+    )
+    specification = {
+        **identity,
+        "slug": request.slug,
+        "data": request.data.model_dump(mode="json"),
+        "checkpoints": [c.model_dump(mode="json") for c in request.checkpoints],
+    }
+    return Work("extract", name, specification, identity, code, inputs, request.cost)
+
+
+def sweep_work(experiment: str, section: Spec, seed: int) -> Work:
+    """Return the collecting of an experiment's cells, over the whole grid."""
+    requests = experiments.load(experiment).cells(section, seed)
+    cells = tuple(extraction_work(experiment, request, seed) for request in requests)
+    dumped = section.model_dump(mode="json")
+    identity = {"experiment": experiment, "section": dumped, "seed": seed}
+    code = code_digest(f"widthlab.experiments.{experiment}:sweep")
+    name = address(slugify(experiment), identity, [cell.address for cell in cells], code)
+    return Work("sweep", name, dict(identity), identity, code, cells)
+
+
+def report_work(study: Study) -> Work:
+    """Return the building of the study's report."""
+    sections = study.sections()
+    sweeps = tuple(sweep_work(name, section, study.seed) for name, section in sections.items())
+    identity = {"study": study.model_dump(mode="json", exclude={"device"}, exclude_none=True)}
+    code = digest(
+        canonical_json(
+            [
+                code_digest("widthlab.report.build:build"),
+                _page_digest(),
+                *(code_digest(f"widthlab.experiments.{name}:figures") for name in sections),
+            ]
+        )
+    )
+    name = address(slugify(study.name), identity, [sweep.address for sweep in sweeps], code)
+    specification = {"study": study.model_dump(mode="json", exclude_none=True)}
+    return Work("report", name, specification, identity, code, sweeps)
+
+
+def _page_digest() -> str:
+    """Digest the templates and styles of the report, which are no Python."""
+    files = sorted(p for p in (ROOT / "report").rglob("*") if p.suffix in {".j2", ".css", ".js"})
+    return digest("\n".join(f"{p.name}\n{p.read_text(encoding='utf-8')}" for p in files))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All work of a study by stage and address; a shared input is there once."""
+
+    study: Study
+    results: Path
+    report: Work
+    data: dict[str, Work]
+    checkpoints: dict[str, Work]
+    cells: dict[str, Work]
+    sweeps: dict[str, Work]
+
+    @classmethod
+    def of(cls, study: Study) -> Plan:
+        """Expand a study to its work; takes no device and reads no result."""
+        report = report_work(study)
+        cells = _unique(cell for sweep in report.inputs for cell in sweep.inputs)
+        below = [work for cell in cells.values() for work in cell.inputs]
+        checkpoints = _unique(work for work in below if work.stage == "train")
+        data = _unique(
+            [
+                *(work for work in below if work.stage == "data"),
+                *(work for checkpoint in checkpoints.values() for work in checkpoint.inputs),
+            ]
+        )
+        return cls(
+            study, Path(study.results), report, data, checkpoints, cells, _unique(report.inputs)
+        )
+
+    def all_work(self) -> Iterable[Work]:
+        """Yield all work that leaves a result, inputs first."""
+        for stage in (self.data, self.checkpoints, self.cells, self.sweeps):
+            yield from stage.values()
+
+
+def _unique(works: Iterable[Work]) -> dict[str, Work]:
+    return {work.address: work for work in works}

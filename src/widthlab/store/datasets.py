@@ -1,0 +1,27 @@
+"""Datasets in zarr: written whole, opened lazily."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import xarray as xr
+import zarr.errors
+
+from widthlab.errors import WidthlabError
+
+
+def write(dataset: xr.Dataset, path: Path) -> None:
+    """Write a dataset as a zarr (format 3) folder with consolidated metadata."""
+    with warnings.catch_warnings():
+        # Consolidated metadata is an extension of the format that xarray reads by default.
+        warnings.simplefilter("ignore", category=zarr.errors.ZarrUserWarning)
+        dataset.to_zarr(path, mode="w-", zarr_format=3, consolidated=True)
+
+
+def open_dataset(path: Path) -> xr.Dataset:
+    """Open a dataset that `write` wrote; raises WidthlabError where it cannot be read."""
+    try:
+        return xr.open_zarr(path)
+    except (OSError, KeyError, ValueError) as error:
+        raise WidthlabError(f"cannot read {path} as a zarr store: {error}") from error

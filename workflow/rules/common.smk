@@ -1,0 +1,61 @@
+# What the five stages share: where a result's manifest, log and benchmark lie, and what it needs.
+from pathlib import Path
+
+from widthlab.plan import FOLDERS
+from widthlab.store.manifest import MANIFEST, read
+
+
+def literal(path):
+    """A path as a pattern: braces in it are no wildcards."""
+    return str(path).replace("{", "{{").replace("}", "}}")
+
+
+RESULTS = literal(PLAN.results)
+DEVICE = PLAN.study.device
+
+# Snakemake's own report and graphs want the whole chain, finished or not.
+WHOLE = any(
+    word.startswith(("--report", "--summary", "--detailed-summary", "--dag", "--rulegraph"))
+    for word in sys.argv
+)
+
+
+def place(stage):
+    return f"{RESULTS}/{FOLDERS[stage]}/{{address}}/{MANIFEST}"
+
+
+def log_file(stage):
+    return f"{RESULTS}/logs/{stage}/{{address}}.log"
+
+
+def benchmark_file(stage):
+    return f"{RESULTS}/logs/{stage}/{{address}}.tsv"
+
+
+def manifest(work):
+    return str(PLAN.results / FOLDERS[work.stage] / work.address / MANIFEST)
+
+
+def needs(works):
+    """An input function: the manifests that a piece of work needs, none if it is finished."""
+
+    def inputs(wildcards):
+        work = works[wildcards.address]
+        home = PLAN.results / FOLDERS[work.stage] / work.address
+        if read(home) is not None and not WHOLE:
+            return []
+        return ancient([manifest(source) for source in work.inputs])
+
+    return inputs
+
+
+def specification(works):
+    return lambda wildcards: works[wildcards.address].json
+
+
+def memory(works):
+    return lambda wildcards, attempt: works[wildcards.address].cost.memory_mb * attempt
+
+
+def minutes(works):
+    return lambda wildcards, attempt: works[wildcards.address].cost.minutes * attempt
