@@ -3,7 +3,6 @@ import os
 import sys
 
 from snakemake.exceptions import WorkflowError
-from snakemake.settings.enums import RerunTrigger
 from snakemake.utils import min_version
 
 min_version("9.20")
@@ -14,7 +13,7 @@ os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.enviro
 try:
     from widthlab.errors import WidthlabError
     from widthlab.plan import Plan
-    from widthlab.study import parse
+    from widthlab import study as studies
 except ModuleNotFoundError as error:
     raise WorkflowError(f"{error}: run 'make env', then activate .venv") from None
 
@@ -28,19 +27,10 @@ if not workflow.config_settings.configfiles:
 STUDY_FILE = " + ".join(map(str, workflow.config_settings.configfiles)) or "config.yaml"
 
 try:
-    PLAN = Plan.of(parse(config, STUDY_FILE))
+    PLAN = Plan.of(studies.parse(config, STUDY_FILE))
 except WidthlabError as error:
     # Snakemake prints the text of a SystemExit alone, without a place in the code.
     sys.exit(f"Error: {error}")
-
-# Addresses say what is done, so neither times nor Snakemake's own records may make work again;
-# every stage guards its own address, so a lock left by a killed run must not stand in the way;
-# and one failed cell leaves the rest to finish.
-workflow.dag_settings.rerun_triggers = frozenset({RerunTrigger.MTIME})
-workflow.dag_settings.force_incomplete = True
-workflow.execution_settings.lock = False
-workflow.execution_settings.keep_going = True
-
 
 include: "workflow/rules/common.smk"
 include: "workflow/rules/data.smk"

@@ -126,20 +126,18 @@ def sweep(**options: Any) -> None:
 
 
 @main.command()
-@click.option("--spec", help="The study as JSON, as the rule gives it.")
-@click.option("--address", help="The address that the plan gave it; checked if given.")
+@click.option("--spec", help="The study as JSON, where it is not the file's own.")
 @click.argument("study", default="config.yaml", type=Path)
-def report(spec: str | None, address: str | None, study: Path) -> None:
-    """Build the report of a STUDY (config.yaml) from what is finished; never computes a cell.
+def report(spec: str | None, study: Path) -> None:
+    """Build the report of a STUDY (config.yaml) from what is finished; computes no cell.
 
     Missing and failed cells are listed as holes.
     """
     from widthlab import reporting
-    from widthlab.study import Study, read
+    from widthlab.study import parse, read
 
-    parsed = Study.model_validate_json(spec) if spec else read(study)
-    page = reporting.build(parsed, address, str(study) if not spec else None)
-    click.echo(page)
+    parsed = parse(json.loads(spec), str(study)) if spec else read(study)
+    click.echo(reporting.publish(parsed, str(study)))
 
 
 # ── the commands that people type ───────────────────────────────────────────────────────────

@@ -12,7 +12,7 @@ from widthlab import experiments
 from widthlab.address import address, canonical_json, digest, slugify
 from widthlab.code_digest import ROOT, code_digest
 from widthlab.costs import Cost, data_cost, training_cost
-from widthlab.experiments.base import Request
+from widthlab.experiments.shared.base import Request
 from widthlab.specs import Checkpoint, DataSet, ResNet20, Spec
 from widthlab.study import Study
 
@@ -47,6 +47,11 @@ class Work:
     def json(self) -> str:
         """The specification as the command's argument."""
         return canonical_json(self.specification)
+
+    @property
+    def study_json(self) -> str:
+        """The study of a report, as the command's argument."""
+        return canonical_json(self.specification["study"])
 
 
 @cache
@@ -113,7 +118,7 @@ def report_work(study: Study) -> Work:
     code = digest(
         canonical_json(
             [
-                code_digest("widthlab.report.build:build"),
+                code_digest("widthlab.reporting:build"),
                 _page_digest(),
                 *(code_digest(f"widthlab.experiments.{name}:figures") for name in sections),
             ]

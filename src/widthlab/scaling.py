@@ -11,7 +11,7 @@ again in every resample, since they too come from the seeds.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -52,7 +52,7 @@ class Interval:
     """Why value or interval is NaN; empty where neither is."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PowerLaw:
     """y = prefactor · x^exponent fitted in log–log, with what is needed to judge the fit.
 
@@ -60,25 +60,25 @@ class PowerLaw:
     says why.
     """
 
-    exponent: float
-    low: float
-    high: float
-    prefactor: float
+    exponent: float = NAN
+    low: float = NAN
+    high: float = NAN
+    prefactor: float = NAN
     x: tuple[float, ...]
     y: tuple[float, ...]
-    log_error: tuple[float, ...]
-    """Standard errors of log y that set the weights, 0 where seeds have no spread."""
+    log_error: tuple[float, ...] = ()
+    """Standard errors of log y that set the weights: 0 where no x has a spread, NaN if unused."""
     finite: tuple[int, ...]
     total: tuple[int, ...]
     used: tuple[bool, ...]
     """Whether the point entered the fit."""
-    misfit: float
+    misfit: float = NAN
     """χ² per degree of freedom of the points about the line; NaN with fewer than three."""
-    misfit_p: float
+    misfit_p: float = NAN
     """Probability of a misfit as large were the law exact."""
-    curvature: float
+    curvature: float = NAN
     """Coefficient of (log x)² in a quadratic fit; a power law has 0."""
-    local_slopes: tuple[float, ...]
+    local_slopes: tuple[float, ...] = ()
     """Slopes between neighbouring points that entered the fit, by increasing x."""
     reason: str = ""
     """What went wrong or was left out, in words; empty where nothing was."""
@@ -141,10 +141,16 @@ def fit_power_law(
     y = np.array([group.y for group in groups])
     used = np.isfinite(y) & (y > 0)
     notes = _notes(points, arrays, kept, y)
-    counts = (tuple(len(v) for v in kept), tuple(len(a) for a in arrays))
+    data = PowerLaw(
+        x=tuple(points.tolist()),
+        y=tuple(y.tolist()),
+        finite=tuple(len(values) for values in kept),
+        total=tuple(len(array) for array in arrays),
+        used=tuple(used.tolist()),
+    )
     if len(np.unique(points[used])) < 2:
         notes.insert(0, "fewer than two x have a positive finite value, so there is no slope")
-        return _no_fit(points, y, counts, used, notes)
+        return replace(data, reason="; ".join(notes))
 
     fitted = [group for group, use in zip(groups, used, strict=True) if use]
     log_x = np.log(points[used])
@@ -167,17 +173,13 @@ def fit_power_law(
     slopes = np.diff(log_y[order])[steps > 0] / steps[steps > 0]
     log_error = np.full(len(points), NAN)
     log_error[used] = np.sqrt(variance)
-    return PowerLaw(
+    return replace(
+        data,
         exponent=exponent,
         low=low,
         high=high,
         prefactor=float(np.exp(intercept)),
-        x=tuple(points.tolist()),
-        y=tuple(y.tolist()),
         log_error=tuple(log_error.tolist()),
-        finite=counts[0],
-        total=counts[1],
-        used=tuple(used.tolist()),
         misfit=misfit,
         misfit_p=misfit_p,
         curvature=_curvature(log_x, log_y, weight),
@@ -194,7 +196,11 @@ def bootstrap_interval(
     seed: int = 0,
     level: float = 0.95,
 ) -> Interval:
-    """A statistic over seeds with its widened percentile interval (see the module).
+    """A statistic over seeds with a bootstrap interval.
+
+    At either end it is the wider of two: the widened percentile interval (see the module), and
+    Student's with the bootstrap's standard error, because resamples of one small group cannot
+    reach far enough into the tails.
 
     samples: shape (seeds,) or (seeds, …). Non-finite seeds are counted and left out. Fewer than
     two finite ones give a NaN interval and a reason.
@@ -210,7 +216,9 @@ def bootstrap_interval(
         reason = "the statistic is not finite on some resamples of the seeds"
         return Interval(group.y, NAN, NAN, len(values), len(array), reason)
     low, high = np.quantile(group.y + deviations, _levels(level, len(values) - 1))
-    return Interval(group.y, float(low), float(high), len(values), len(array))
+    half = student.ppf(0.5 + level / 2, len(values) - 1) * np.sqrt(np.mean(deviations**2))
+    low, high = float(min(low, group.y - half)), float(max(high, group.y + half))
+    return Interval(group.y, low, high, len(values), len(array))
 
 
 def mean_interval(samples: ArrayLike, *, level: float = 0.95) -> Interval:
@@ -407,7 +415,8 @@ def _array(sample: ArrayLike) -> Array:
 
 
 def _finite_rows(array: Array) -> NDArray[np.bool_]:
-    return np.isfinite(array).reshape(len(array), -1).all(axis=1)
+    rows: NDArray[np.bool_] = np.all(np.isfinite(array), axis=tuple(range(1, array.ndim)))
+    return rows
 
 
 def _few(finite: int, total: int) -> str:
@@ -425,29 +434,3 @@ def _notes(points: Array, arrays: list[Array], kept: list[Array], y: Array) -> l
         if len(values) and not value > 0:
             notes.append(f"x = {x:.6g} is left out, its value {value:.3g} is not positive")
     return notes
-
-
-def _no_fit(
-    points: Array,
-    y: Array,
-    counts: tuple[tuple[int, ...], tuple[int, ...]],
-    used: NDArray[np.bool_],
-    notes: list[str],
-) -> PowerLaw:
-    return PowerLaw(
-        exponent=NAN,
-        low=NAN,
-        high=NAN,
-        prefactor=NAN,
-        x=tuple(points.tolist()),
-        y=tuple(y.tolist()),
-        log_error=(NAN,) * len(points),
-        finite=counts[0],
-        total=counts[1],
-        used=tuple(used.tolist()),
-        misfit=NAN,
-        misfit_p=NAN,
-        curvature=NAN,
-        local_slopes=(),
-        reason="; ".join(notes),
-    )

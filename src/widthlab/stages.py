@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from widthlab import experiments, plan
 from widthlab.address import canonical_json, digest
 from widthlab.errors import WidthlabError
-from widthlab.experiments.base import Inputs, Measured, Request, Trained
+from widthlab.experiments.shared.base import Inputs, Measured, Request, Trained
 from widthlab.plan import Stage, Work
 from widthlab.specs import Checkpoint, DataSet
 from widthlab.store import manifest

@@ -2,7 +2,8 @@
 from pathlib import Path
 
 from widthlab.plan import FOLDERS
-from widthlab.store.manifest import MANIFEST, read
+from widthlab import reporting
+from widthlab.store import manifest as manifests
 
 
 def literal(path):
@@ -20,8 +21,15 @@ WHOLE = any(
 )
 
 
+REPORT = {
+    "page": literal(reporting.report_folder(PLAN.study) / "index.html"),
+    "claims": literal(reporting.report_folder(PLAN.study) / "claims.json"),
+    "stamp": literal(reporting.stamp(PLAN.study, PLAN.report.address)),
+}
+
+
 def place(stage):
-    return f"{RESULTS}/{FOLDERS[stage]}/{{address}}/{MANIFEST}"
+    return f"{RESULTS}/{FOLDERS[stage]}/{{address}}/{manifests.MANIFEST}"
 
 
 def log_file(stage):
@@ -33,7 +41,7 @@ def benchmark_file(stage):
 
 
 def manifest(work):
-    return str(PLAN.results / FOLDERS[work.stage] / work.address / MANIFEST)
+    return str(PLAN.results / FOLDERS[work.stage] / work.address / manifests.MANIFEST)
 
 
 def needs(works):
@@ -42,7 +50,7 @@ def needs(works):
     def inputs(wildcards):
         work = works[wildcards.address]
         home = PLAN.results / FOLDERS[work.stage] / work.address
-        if read(home) is not None and not WHOLE:
+        if manifests.read(home) is not None and not WHOLE:
             return []
         return ancient([manifest(source) for source in work.inputs])
 

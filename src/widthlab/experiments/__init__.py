@@ -11,11 +11,9 @@ from types import ModuleType
 @cache
 def names() -> tuple[str, ...]:
     """Return the names of all experiments, in alphabetical order."""
-    return tuple(
-        sorted(m.name for m in pkgutil.iter_modules(__path__) if hasattr(load(m.name), "Section"))
-    )
+    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.ispkg))
 
 
 def load(name: str) -> ModuleType:
-    """Return an experiment's module (see `experiments.base` for what it offers)."""
+    """Return an experiment's module (see `experiments.shared.base` for what it offers)."""
     return import_module(f"{__name__}.{name}")

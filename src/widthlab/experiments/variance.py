@@ -8,48 +8,361 @@ linear products. Sources: Hanin & Nica (2020); Roberts, Yaida & Hanin (2022).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from pydantic import Field
+import numpy as np
+from numpy.typing import NDArray
 
-from widthlab.costs import Cost, input_shape, size
-from widthlab.experiments.base import Grid, Inputs, Measured, Perceptrons, Request
-from widthlab.specs import WHOLE, Count, DataSet, Digits, Network, Perceptron, Spec, Unit
+from widthlab.experiments.shared.base import Inputs, Measured, Request, label_of
+from widthlab.experiments.shared.random_draws import (
+    DrawsCell,
+    DrawsSection,
+    draws_model,
+    draws_requests,
+)
+from widthlab.specs import Perceptron
 
 if TYPE_CHECKING:
+    import pandas as pd
     import xarray as xr
 
+    from widthlab.claims import Claim
     from widthlab.report.figures import Figure
+
+Array = NDArray[np.float64]
 
 TITLE = "Signal variance at initialisation"
 QUESTION = (
     "How does the variance of a random network's signal move with depth, and how much of that "
     "is an effect of finite width?"
 )
+METHOD = (
+    "At every width, networks are drawn at random and run on training inputs that are scaled to "
+    "|x|² = d. The signal variance q = |h|²/N of every layer is averaged over inputs within a "
+    "draw, since they share the weights, and errors come from the spread over draws. Draws whose "
+    "signal has died (q = 0) are counted and left out of logarithms only."
+)
+SMALL = 0.1
+"""Largest L/N at which second moments are compared: beyond, heavy tails hide them."""
 
 
-class Section(Spec):
+class Section(DrawsSection):
     """Grid of the variance experiment."""
 
-    models: Perceptrons
-    """Architectures to draw, by the label that figures show."""
-    width: Annotated[Grid, Unit("neurons")]
-    """Widths N to sweep."""
-    depth: Annotated[Count, Unit("layers")]
-    """Depth L; every layer up to it is measured."""
-    draws: Annotated[int, Field(ge=8), WHOLE, Unit("networks")] = 400
-    """Random networks drawn at every width."""
-    inputs: Annotated[int, Field(ge=2), WHOLE, Unit("samples")] = 4
-    """Training inputs that run through every network."""
-    data: DataSet = Digits()
-    """Where the inputs come from."""
+
+Cell = DrawsCell
 
 
-class Cell(Spec):
-    """One architecture at one width."""
+def cells(section: Section, seed: int) -> list[Request]:
+    """Return one cell for every architecture and width."""
+    return draws_requests(section)
 
-    architecture: Perceptron
-    width: Count
-    depth: Count
-    draws: Count
-    inputs: Count
+
+def extract(cell: Cell, inputs: Inputs) -> xr.Dataset:
+    """Return signal variance and mean by layer, and correlations of inputs, over draws."""
+    from widthlab.statistics.signals import signals_over_draws
+
+    model, x = draws_model(cell, inputs)
+    return signals_over_draws(model, x, cell.draws, inputs.seeds)
+
+
+# ── the sweep ───────────────────────────────────────────────────────────────────────────────
+
+
+def sweep(section: Section, measured: list[Measured]) -> xr.Dataset:
+    """Return moments by model, width and layer, with theory beside them and claims."""
+    import xarray as xr
+
+    from widthlab.claims import to_json
+    from widthlab.experiments.shared.laws import signal_laws
+    from widthlab.statistics.moments import signal_moments
+
+    labels, widths = list(section.models), section.width
+    shape = (len(labels), len(widths), section.depth + 1)
+    found = {name: np.full(shape, np.nan) for name in (*MEASURED, *THEORY)}
+    draws = np.zeros(shape[:2], dtype=np.int64)
+    signals: dict[tuple[str, int], Array] = {}
+    for one in measured:
+        label = label_of(section.models, one.cell.architecture)
+        at = labels.index(label), widths.index(one.cell.width)
+        q = one.statistics["signal_variance"].transpose("draw", "layer", "input").to_numpy()
+        signals[label, one.cell.width] = q
+        draws[at] = len(q)
+        for name, values in vars(signal_moments(q)).items():
+            found[name][at] = values
+    for i, architecture in enumerate(section.models.values()):
+        for j, width in enumerate(widths):
+            for name, values in signal_laws(architecture, width, section.depth).items():
+                found[name][i, j] = values
+    dims = ("model", "width", "layer")
+    dataset = xr.Dataset(
+        {
+            **{
+                name: (dims, found[name], {"units": "1", "description": text})
+                for name, text in (MEASURED | THEORY).items()
+            },
+            "draws": (dims[:2], draws, {"units": "1", "description": "networks drawn"}),
+        },
+        coords={"model": labels, "width": widths, "layer": np.arange(section.depth + 1)},
+        attrs={"experiment": "variance", "inputs": section.inputs},
+    )
+    dataset.attrs["claims"] = to_json(claims(section, dataset, signals))
+    return dataset
+
+
+MEASURED = {
+    "mean": "mean of the signal variance q over draws",
+    "mean_error": "standard error of mean",
+    "median": "median of q over draws and inputs",
+    "square": "mean of (q_l / q_0)²",
+    "square_error": "standard error of square",
+    "log_mean": "mean of log(q_l / q_0) over living signals",
+    "log_mean_error": "standard error of log_mean",
+    "log_variance": "variance of log(q_l / q_0) over draws",
+    "log_variance_error": "standard error of log_variance",
+    "alive": "share of draws and inputs whose signal is alive",
+}
+THEORY = {
+    "block_law": "q at infinite width, by the block law from q_0 = 1",
+    "exact_square": "exact E (q_l / q_0)² at this width, where there is a law",
+    "exact_log_mean": "exact mean of log(q_l / q_0), where there is a law",
+    "exact_log_variance": "exact variance of log(q_l / q_0), where there is a law",
+}
+
+
+# ── claims ──────────────────────────────────────────────────────────────────────────────────
+
+
+def claims(
+    section: Section, dataset: xr.Dataset, signals: dict[tuple[str, int], Array]
+) -> list[Claim]:
+    """Judge the laws of every model that has them."""
+    made: list[Claim] = []
+    for label, architecture in section.models.items():
+        own = dataset.sel(model=label)
+        present = [width for width in section.width if (label, width) in signals]
+        if not present:
+            continue
+        own = own.sel(width=present)
+        made.extend(_law_claims(label, architecture, own, section.draws))
+        made.append(_scaling_claim(label, section, present, signals))
+    return made
+
+
+def _law_claims(label: str, architecture: Perceptron, own: xr.Dataset, draws: int) -> list[Claim]:
+    from widthlab.experiments.shared.verdicts import band_claim
+
+    depth = int(own["layer"][-1])
+    widths = own["width"].to_numpy()
+    last = own.sel(layer=depth)
+    at_depth = [f"N = {width}, l = {depth}" for width in widths]
+    words = f"{label}: "
+    made: list[Claim] = []
+    exact = np.isfinite(last["exact_square"].to_numpy()).all()
+    if exact:
+        made.append(
+            band_claim(
+                f"variance.{label}.mean",
+                words + "the mean signal variance follows the block law at every width, "
+                "without any shift of order 1/N",
+                "block law; Hanin & Nica (2020)",
+                last["block_law"].to_numpy(),
+                last["mean"].to_numpy(),
+                last["mean_error"].to_numpy(),
+                labels=at_depth,
+                draws=draws,
+            )
+        )
+        layers = np.floor(SMALL * widths).astype(int).clip(max=depth)
+        few = layers >= 1
+        if few.any():
+            pick = own.isel(width=np.flatnonzero(few))
+            chosen = [pick.isel(width=i).sel(layer=layer) for i, layer in enumerate(layers[few])]
+            values = {
+                name: np.array([float(c[name]) for c in chosen])
+                for name in ("exact_square", "square", "square_error")
+            }
+            made.append(
+                band_claim(
+                    f"variance.{label}.square",
+                    words + f"E q² follows its exact product in N at depths up to {SMALL:g} N",
+                    "Hanin & Nica (2020): ∏(1 + 5/N) for ReLU, ∏(1 + 2/N) for linear layers",
+                    values["exact_square"],
+                    values["square"],
+                    values["square_error"],
+                    labels=[
+                        f"N = {n}, l = {layer}"
+                        for n, layer in zip(widths[few], layers[few], strict=True)
+                    ],
+                    draws=draws,
+                    rival=np.array([float(c["block_law"]) ** 2 for c in chosen]),
+                )
+            )
+    for name, text in (("log_mean", "mean"), ("log_variance", "variance")):
+        if np.isfinite(last[f"exact_{name}"].to_numpy()).all():
+            made.append(
+                band_claim(
+                    f"variance.{label}.{name}",
+                    words + f"the {text} of log q over draws follows its exact law in N",
+                    "Hanin & Nica (2020), sums of ψ and ψ' over layers",
+                    last[f"exact_{name}"].to_numpy(),
+                    last[name].to_numpy(),
+                    last[f"{name}_error"].to_numpy(),
+                    labels=at_depth,
+                    draws=draws,
+                )
+            )
+    return made
+
+
+def _scaling_claim(
+    label: str, section: Section, widths: list[int], signals: dict[tuple[str, int], Array]
+) -> Claim:
+    from widthlab.experiments.shared.verdicts import exponent_claim
+    from widthlab.scaling import fit_power_law
+    from widthlab.statistics.moments import log_ratio
+
+    samples = [log_ratio(signals[label, width], section.depth) for width in widths]
+    law = fit_power_law(widths, samples, statistic=_variance, seed=0)
+    return exponent_claim(
+        f"variance.{label}.exponent",
+        f"{label}: the variance of log q over draws falls as 1/N at fixed depth",
+        "Roberts, Yaida & Hanin (2022): fluctuations are of order L/N",
+        law,
+        -1.0,
+        (-0.5, -2.0),
+    )
+
+
+def _variance(values: Array) -> Array:
+    """Variance over draws of each input, averaged: (batch, draws, inputs) → (batch,)."""
+    return np.asarray(values.var(axis=1, ddof=1).mean(axis=-1))
+
+
+# ── figures ─────────────────────────────────────────────────────────────────────────────────
+
+
+def figures(dataset: xr.Dataset) -> list[Figure]:
+    """Return the signal by layer, its fluctuations by width, and their collapse in L/N."""
+    return [
+        *(_layer_figure(dataset, str(label)) for label in dataset["model"].to_numpy()),
+        _scaling_figure(dataset),
+        _collapse_figure(dataset),
+    ]
+
+
+def _table(dataset: xr.Dataset) -> pd.DataFrame:
+    """Return the sweep as a tidy table with two-standard-error intervals."""
+    data = dataset.drop_vars("draws").to_dataframe().reset_index().dropna(subset=["mean"])
+    for name in ("mean", "square", "log_mean", "log_variance"):
+        data[f"{name}_low"] = data[name] - 2 * data[f"{name}_error"]
+        data[f"{name}_high"] = data[name] + 2 * data[f"{name}_error"]
+    data["layer_over_width"] = data["layer"] / data["width"]
+    return data
+
+
+def _counted(dataset: xr.Dataset, data: pd.DataFrame) -> str:
+    """Say how many signals are alive at the last layer, of how many."""
+    last = data[data["layer"] == data["layer"].max()]
+    draws = dataset["draws"].to_dataframe().reset_index()
+    total = last.merge(draws, on=["model", "width"])
+    signals = total["draws"] * int(dataset.attrs["inputs"])
+    alive = round(float((signals * total["alive"]).sum()))
+    return f"{alive:,} of {int(signals.sum()):,} signals are alive at the last layer"
+
+
+def _layer_figure(dataset: xr.Dataset, label: str) -> Figure:
+    from widthlab.report import plots
+    from widthlab.report.figures import canvas
+
+    data = _table(dataset)
+    data = data[data["model"] == label]
+    with canvas(ncols=2) as page:
+        left, right = page.axes
+        plots.layers(
+            left, data, y="mean", low="mean_low", high="mean_high", labels=("layer l", "mean of q")
+        )
+        plots.layers(right, data, y="median", labels=("layer l", "median of q"))
+        law = data[data["width"] == data["width"].max()]
+        if np.isfinite(law["block_law"]).all():
+            for axes in page.axes:
+                plots.theory(axes, law["layer"], law["block_law"], "block law, N → ∞")
+        page.letter("Mean", "Median")
+        page.legend("width N")
+    return page.finish(
+        f"variance-layers-{label.replace('_', '-')}",
+        f"Signal variance along the layers: {label}",
+        f"Mean and median of the signal variance q over {int(dataset['draws'].max())} random "
+        f"networks at each width, inputs with q₀ = 1; {_counted(dataset, data)}. Bands: two "
+        "standard errors over draws.",
+        f"Mean and median of the signal variance by layer for {label} at several widths: at finite "
+        "width the median leaves the mean as the layers go up.",
+        data,
+    )
+
+
+def _scaling_figure(dataset: xr.Dataset) -> Figure:
+    from widthlab.report import plots
+    from widthlab.report.figures import canvas
+
+    data = _table(dataset)
+    depth = int(data["layer"].max())
+    data = data[data["layer"] == depth]
+    with canvas() as page:
+        (axes,) = page.axes
+        plots.loglog(
+            axes,
+            data,
+            x="width",
+            y="log_variance",
+            hue="model",
+            kind="category",
+            low="log_variance_low",
+            high="log_variance_high",
+            line=False,
+            labels=("width N", f"Var log q at layer {depth}"),
+        )
+        known = data[np.isfinite(data["exact_log_variance"])]
+        for number, (_, law) in enumerate(known.groupby("model", sort=False)):
+            name = None if number else "exact law"
+            plots.theory(axes, law["width"], law["exact_log_variance"], name)
+        page.legend()
+    return page.finish(
+        "variance-scaling",
+        "Fluctuations of the signal variance against width",
+        f"Variance over draws of log(q/q₀) at layer {depth}; {_counted(dataset, data)}. Bars: two "
+        "standard errors over draws. Dashed: the exact law, where there is one.",
+        "On two logarithmic axes the variance of log q falls as a straight line of slope minus one "
+        "in the width.",
+        data,
+    )
+
+
+def _collapse_figure(dataset: xr.Dataset) -> Figure:
+    from widthlab.report import plots
+    from widthlab.report.figures import canvas
+
+    data = _table(dataset)
+    data = data[data["layer"] > 0]
+    labels = list(data["model"].unique())
+    with canvas(ncols=len(labels)) as page:
+        for axes, label in zip(page.axes, labels, strict=True):
+            plots.loglog(
+                axes,
+                data[data["model"] == label],
+                x="layer_over_width",
+                y="log_variance",
+                hue="width",
+                line=False,
+                labels=("depth over width l/N", "Var log q"),
+            )
+        page.letter(*labels)
+        page.legend("width N")
+    return page.finish(
+        "variance-collapse",
+        "Fluctuations are a function of depth over width",
+        "Variance over draws of log(q/q₀) at every layer and width against l/N; "
+        f"{_counted(dataset, data)}. Points of all widths on one curve mean that l/N controls.",
+        "The variance of log q at all layers and widths falls onto one rising curve in l over N.",
+        data,
+    )

@@ -94,7 +94,7 @@ def tree_digest(path: Path) -> str:
     for file in files:
         with file.open("rb") as stream:
             content = hashlib.file_digest(stream, "sha256").hexdigest()
-        name = file.name if path.is_file() else file.relative_to(path).as_posix()
+        name = "" if file == path else file.relative_to(path).as_posix()
         total.update(f"{name}\0{content}\n".encode())
     return total.hexdigest()
 

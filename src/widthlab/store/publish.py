@@ -13,6 +13,7 @@ from filelock import FileLock
 
 from widthlab.errors import WidthlabError
 from widthlab.plan import FOLDERS, Work
+from widthlab.store import failure
 from widthlab.store.manifest import (
     MANIFEST,
     TWIN,
@@ -77,7 +78,11 @@ def publish(
         temporary = target.with_name(f"{target.name}.tmp")
         _remove(temporary)
         watch = Stopwatch()
-        outcome = make(temporary)
+        try:
+            outcome = make(temporary)
+        except Exception as error:
+            failure.record(home, error)
+            raise
         if target.exists():
             _set_aside(target, log)
         manifest = Manifest(
@@ -96,6 +101,7 @@ def publish(
         )
         temporary.replace(target)
         manifest.write(home)
+        failure.clear(home)
         _remove(scratch(results, work))
         return manifest
 

@@ -1,0 +1,1 @@
+"""What the papers predict, in float64 numbers; imports nothing else of the package."""

@@ -15,24 +15,31 @@ inside the functions that need them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field
 
 from widthlab.costs import Cost
-from widthlab.specs import Architecture, Checkpoint, Count, DataSet, Perceptron, Spec
+from widthlab.specs import (
+    Architecture,
+    Checkpoint,
+    Count,
+    DataSet,
+    Network,
+    Perceptron,
+    ResNet20,
+    Spec,
+)
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
     import xarray as xr
 
-    from widthlab.data import Prepared
-
-T = TypeVar("T")
+    from widthlab.data.prepared import Prepared
 
 
 def _ordered(values: list[int]) -> list[int]:
@@ -89,12 +96,17 @@ class Measured:
     statistics: xr.Dataset
 
 
-Extract = Callable[[Any, Inputs], "xr.Dataset"]
+def network_of(architecture: Architecture, width: int, depth: int) -> Network:
+    """Return the network at a grid point; resnet20 has a depth of its own."""
+    fixed = 20 if isinstance(architecture, ResNet20) else depth
+    return Network(architecture=architecture, width=width, depth=fixed)
 
 
-def group(cells: list[Measured], key: Callable[[Any], T]) -> Mapping[T, list[Measured]]:
-    """Collect cells that share a key, in the order of the grid."""
-    groups: dict[T, list[Measured]] = {}
-    for measured in cells:
-        groups.setdefault(key(measured.cell), []).append(measured)
-    return groups
+def slug_of(label: str, network: Network, *more: str) -> str:
+    """Return the readable part of a cell's address."""
+    return "-".join((label, f"w{network.width}", f"d{network.depth}", *more))
+
+
+def label_of(models: Mapping[str, Architecture], architecture: Architecture) -> str:
+    """Return the label under which a section has an architecture."""
+    return next(label for label, candidate in models.items() if candidate == architecture)

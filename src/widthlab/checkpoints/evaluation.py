@@ -1,0 +1,58 @@
+"""Losses, and their evaluation on a whole data set."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - torch's own name for it
+
+CHUNK_SAMPLES = 1024
+CHUNK_VALUES = 2**22
+"""Largest number of input values in one evaluated chunk, so that large images fit too."""
+
+Loss = Literal["cross_entropy", "mse"]
+
+
+def loss_of(outputs: Tensor, labels: Tensor, kind: Loss) -> Tensor:
+    """Return the loss of every sample (n,) from outputs (n, c) and labels (n,).
+
+    cross_entropy is -log softmax(f)_y; mse is ½|f - onehot(y)|², summed over outputs.
+    """
+    if kind == "cross_entropy":
+        return F.cross_entropy(outputs, labels, reduction="none")
+    target = F.one_hot(labels, outputs.shape[1]).to(outputs.dtype)
+    return 0.5 * (outputs - target).square().sum(dim=1)
+
+
+def hits(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Return for every sample (n,) whether its largest output is at its label."""
+    return outputs.argmax(dim=1) == labels
+
+
+@torch.no_grad()
+def evaluate(
+    model: torch.nn.Module,
+    x: Tensor,
+    labels: Tensor,
+    kind: Loss,
+    normalise: Callable[[Tensor], Tensor],
+) -> tuple[float, float]:
+    """Return mean loss and accuracy on raw inputs x, in evaluation mode, chunk by chunk.
+
+    Sums are in float64. The model is left in evaluation mode.
+    """
+    model.eval()
+    per_sample = max(1, math.prod(x.shape[1:]))
+    chunk = max(1, min(CHUNK_SAMPLES, CHUNK_VALUES // per_sample))
+    loss = torch.zeros((), dtype=torch.float64, device=x.device)
+    right = torch.zeros((), dtype=torch.float64, device=x.device)
+    for start in range(0, len(labels), chunk):
+        part_labels = labels[start : start + chunk]
+        outputs = model(normalise(x[start : start + chunk]))
+        loss += loss_of(outputs, part_labels, kind).double().sum()
+        right += hits(outputs, part_labels).double().sum()
+    return loss.item() / len(labels), right.item() / len(labels)

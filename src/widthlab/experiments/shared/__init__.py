@@ -1,0 +1,1 @@
+"""What experiments share: the interface, grids, laws of an architecture, shapes of claims."""

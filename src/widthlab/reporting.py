@@ -1,0 +1,198 @@
+"""The report stage: from what is finished on disk to `reports/<study>/`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from widthlab import experiments, stages
+from widthlab.address import canonical_json, digest
+from widthlab.errors import WidthlabError
+from widthlab.plan import Plan, Work
+from widthlab.store import failure
+from widthlab.store.manifest import Manifest, read, replace_text
+from widthlab.store.publish import folder, payload
+from widthlab.study import Study
+
+if TYPE_CHECKING:
+    from widthlab.claims import Claim
+    from widthlab.report.page import CellRow, Kind, Provenance, Section, Status
+
+KINDS: dict[str, Kind] = {
+    "data": "data",
+    "train": "checkpoint",
+    "extract": "cell",
+    "sweep": "sweep",
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report's files as texts, and whether everything that the study asks for is in it."""
+
+    page: str
+    claims: str
+    complete: bool
+
+
+def stamp(study: Study, address: str) -> Path:
+    """Return the file that says which report lies in the folder: its address is its name."""
+    return report_folder(study) / f".{address}"
+
+
+def report_folder(study: Study) -> Path:
+    """Return the folder of a study's report."""
+    return Path(study.reports) / study.name
+
+
+def publish(study: Study, source: str) -> Path:
+    """Build the report from what is finished, write it, and return the page's path.
+
+    `source` is the study's file, for the command that rebuilds the page. The stamp of a complete
+    report is written last; an incomplete one has none, so that snakemake builds it again.
+    """
+    plan = Plan.of(study)
+    report = build(plan, source)
+    home = report_folder(study)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        for old in home.glob(f".{plan.report.address.rpartition('-')[0]}-*"):
+            old.unlink()
+        replace_text(home / "claims.json", report.claims)
+        replace_text(home / "index.html", report.page)
+        if report.complete:
+            replace_text(stamp(study, plan.report.address), "")
+    except OSError as error:
+        place = error.filename or home
+        raise WidthlabError(f"cannot write the report {place}: {error.strerror}") from None
+    return home / "index.html"
+
+
+def build(plan: Plan, source: str) -> Report:
+    """Return the report of a plan's finished results; reads results, computes no cell."""
+    from widthlab.claims import to_json
+    from widthlab.report.page import render
+
+    sections = [_section(plan, sweep) for sweep in plan.sweeps.values()]
+    rows = list(_rows(plan))
+    page = render(f"{plan.study.name}", sections, rows, _provenance(plan, source))
+    claims = [claim for section in sections for claim in section.claims]
+    complete = all(row.status in ("done", "diverged") for row in rows)
+    return Report(page, to_json(claims), complete)
+
+
+def claims(study: Study) -> list[Claim]:
+    """Return the claims of the study's report as it was last built."""
+    from widthlab.claims import from_json
+
+    path = report_folder(study) / "claims.json"
+    try:
+        return list(from_json(path.read_text(encoding="utf-8")))
+    except OSError:
+        raise WidthlabError(
+            f"there are no claims yet at {path}: run snakemake, or 'widthlab report' to build "
+            "the report from what is finished"
+        ) from None
+
+
+def _section(plan: Plan, work: Work) -> Section:
+    """Return one experiment's part of the report, over its finished cells."""
+    from widthlab.claims import from_json
+    from widthlab.report.page import Section
+    from widthlab.store import datasets
+
+    name = work.specification["experiment"]
+    module = experiments.load(name)
+    finished = tuple(cell for cell in work.inputs if read(folder(plan.results, cell)))
+    holes = len(work.inputs) - len(finished)
+    note = f"{holes} of {len(work.inputs)} cells are missing" if holes else None
+    section = {"experiment": name, "title": module.TITLE, "question": module.QUESTION}
+    if not finished:
+        return Section(**section, method=module.METHOD, note="no results yet: no cell is finished")
+    if read(folder(plan.results, work)) is not None:
+        dataset = datasets.open_dataset(payload(plan.results, work))
+    else:
+        dataset = stages.collect(plan.results, work, finished)
+    dataset = dataset.load()
+    return Section(
+        **section,
+        method=module.METHOD,
+        claims=list(from_json(dataset.attrs["claims"])),
+        figures=module.figures(dataset),
+        note=note,
+    )
+
+
+def _rows(plan: Plan) -> Iterable[CellRow]:
+    from widthlab.report.page import CellRow
+
+    users: dict[str, set[str]] = {}
+    for sweep in plan.sweeps.values():
+        name = sweep.specification["experiment"]
+        for work in (sweep, *sweep.inputs, *(i for cell in sweep.inputs for i in cell.inputs)):
+            users.setdefault(work.address, set()).add(name)
+    for work in plan.all_work():
+        manifest = read(folder(plan.results, work))
+        status, detail = status_of(plan.results, work)
+        yield CellRow(
+            experiment=", ".join(sorted(users[work.address])),
+            label=work.address.rpartition("-")[0],
+            address=work.address,
+            status=status,
+            detail=detail,
+            seconds=manifest.seconds if manifest else None,
+            device=manifest.device if manifest else None,
+            kind=KINDS[work.stage],
+        )
+
+
+def status_of(results: Path, work: Work) -> tuple[Status, str]:
+    """Return what became of a piece of work, and why where that is known."""
+    manifest = read(folder(results, work))
+    if manifest is not None:
+        return ("diverged" if manifest.status == "diverged" else "done"), manifest.detail
+    reason = failure.read(folder(results, work))
+    return ("failed", reason) if reason is not None else ("missing", "")
+
+
+def _provenance(plan: Plan, source: str) -> Provenance:
+    """Say where the numbers come from: from the manifests, so that a rebuilt page is the same."""
+    from widthlab.report.page import Provenance
+
+    manifests = [m for work in plan.all_work() if (m := read(folder(plan.results, work)))]
+    study = plan.study.model_dump(mode="json", exclude_none=True)
+    commits = sorted({str(m.environment["git_commit"]) for m in manifests})
+    return Provenance(
+        study=plan.study.name,
+        digest=digest(canonical_json(study)),
+        git_commit=", ".join(commits) or None,
+        git_dirty=any(m.environment["git_dirty"] for m in manifests),
+        versions=_versions(manifests),
+        devices=sorted({m.device for m in manifests}),
+        wall_seconds=sum(m.seconds for m in manifests),
+        command=f"widthlab report {shlex.quote(source)}",
+        results=str(plan.results),
+        config=yaml.safe_dump(study, sort_keys=False, allow_unicode=True),
+    )
+
+
+def _versions(manifests: list[Manifest]) -> dict[str, str]:
+    found: dict[str, set[str]] = {}
+    for manifest in manifests:
+        for name, version in manifest.environment.items():
+            if version is not None and not name.startswith("git_"):
+                found.setdefault(name, set()).add(str(version))
+    return {name: ", ".join(sorted(versions)) for name, versions in sorted(found.items())}
+
+
+def claims_json(claims: Iterable[Claim]) -> list[dict[str, Any]]:
+    """Return claims as plain objects."""
+    from widthlab.claims import to_json
+
+    return list(json.loads(to_json(list(claims))))

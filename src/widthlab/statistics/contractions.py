@@ -1,0 +1,178 @@
+"""Gram matrices of per-sample gradients, from their factors.
+
+For two chunks of m and m' samples, `gram` returns the inner products of all gradients of one
+with all gradients of the other: (m·C, m'·C), ordered (sample, output), or with `trace` their sum
+over equal outputs, (m, m'). Where the two chunks are one and the same object, only half is
+computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from widthlab.statistics.layer_gradients import Direct, Factor, Outer
+
+HALVED_ABOVE = 192
+"""Rows above which a symmetric product is worth splitting into blocks."""
+
+
+def gram(first: Factor, second: Factor, *, trace: bool, dtype: torch.dtype, memory: int) -> Tensor:
+    """Return the inner products of the gradients `first` and `second`, in `dtype`.
+
+    The larger temporary buffers are kept to about `memory` bytes.
+    """
+    if isinstance(first, Direct):
+        assert isinstance(second, Direct)
+        return _rows(first.gradients, second.gradients, trace, dtype)
+    assert isinstance(second, Outer)
+    if first.inputs.shape[1] == 1:
+        total = _single_position(first, second, trace, dtype)
+    elif patch_gram_is_cheaper(first, second, trace=trace):
+        total = patch_gram(first, second, trace=trace, dtype=dtype, memory=memory)
+    else:
+        total = patch_gradient(first, second, trace=trace, dtype=dtype, memory=memory)
+    return total.mul_(first.scale * second.scale)
+
+
+def _product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return left·rightᵀ of (r, k) and (r', k); by upper blocks where they are one object."""
+    if left is not right:
+        return left.to(dtype) @ right.to(dtype).T
+    left = left.to(dtype)
+    rows = left.shape[0]
+    if rows <= HALVED_ABOVE:
+        return left @ left.T
+    total = left.new_empty(rows, rows)
+    step = -(-rows // 6)
+    for start in range(0, rows, step):
+        stop = min(start + step, rows)
+        total[start:stop, start:] = left[start:stop] @ left[start:].T
+        total[stop:, start:stop] = total[start:stop, stop:].T
+    return total
+
+
+def _rows(left: Tensor, right: Tensor, trace: bool, dtype: torch.dtype) -> Tensor:
+    """Return the inner products of gradients (m, C, …) and (m', C, …)."""
+    axis = 1 if trace else 2
+    rows = left.flatten(axis).flatten(0, axis - 1)
+    return _product(
+        rows, rows if right is left else right.flatten(axis).flatten(0, axis - 1), dtype
+    )
+
+
+def _single_position(first: Outer, second: Outer, trace: bool, dtype: torch.dtype) -> Tensor:
+    """(a aᵀ)∘(δ δᵀ): a dense layer."""
+    left = first.inputs[:, 0]
+    inputs = _product(left, left if second is first else second.inputs[:, 0], dtype)
+    right = first.cotangents if second is first else second.cotangents
+    total = _rows(first.cotangents, right, trace, dtype)
+    if trace:
+        return total.mul_(inputs)
+    outputs = first.cotangents.shape[1]
+    blocks = total.view(inputs.shape[0], outputs, inputs.shape[1], outputs)
+    blocks.mul_(inputs[:, None, :, None])
+    return total
+
+
+def patch_gram_is_cheaper(first: Outer, second: Outer, *, trace: bool) -> bool:
+    """Compare the multiplications of the two ways to contract a layer with positions."""
+    m, outputs, neurons, positions = first.cotangents.shape
+    other, fan_in = second.inputs.shape[0], first.inputs.shape[2]
+    made = m if second is first else m + other
+    pairs = m * other
+    weights = made * outputs * positions * neurons * fan_in
+    if trace:
+        by_gradient = weights + pairs * outputs * neurons * fan_in
+        by_gram = pairs * positions**2 * (fan_in + outputs * neurons)
+    else:
+        by_gradient = weights + pairs * outputs**2 * neurons * fan_in
+        by_gram = (
+            pairs * positions * (positions * (fan_in + outputs * neurons) + outputs**2 * neurons)
+        )
+    return by_gram < by_gradient
+
+
+def patch_gradient(
+    first: Outer, second: Outer, *, trace: bool, dtype: torch.dtype, memory: int
+) -> Tensor:
+    """Make the weight gradient of every sample, for some neurons at a time, and contract it."""
+    m, outputs, neurons, _ = first.cotangents.shape
+    made = m if second is first else m + second.inputs.shape[0]
+    per_neuron = made * outputs * first.inputs.shape[2] * (dtype.itemsize + 4)
+    step = max(1, min(neurons, memory // per_neuron))
+    total: Tensor | None = None
+    for start in range(0, neurons, step):
+        left = _weight_gradients(first, start, start + step)
+        right = left if second is first else _weight_gradients(second, start, start + step)
+        part = _rows(left, right, trace, dtype)
+        total = part if total is None else total.add_(part)
+    assert total is not None
+    return total
+
+
+def _weight_gradients(factor: Outer, start: int, stop: int) -> Tensor:
+    """Return the gradients of neurons start … stop − 1, shape (m, C, neurons · F)."""
+    cotangents = factor.cotangents[:, :, start:stop]
+    m, outputs, neurons, positions = cotangents.shape
+    gradients = cotangents.reshape(m, outputs * neurons, positions) @ factor.inputs
+    return gradients.reshape(m, outputs, -1)
+
+
+def patch_gram(
+    first: Outer, second: Outer, *, trace: bool, dtype: torch.dtype, memory: int
+) -> Tensor:
+    """Contract patches with patches and cotangents with cotangents, some samples at a time."""
+    m, outputs, neurons, positions = first.cotangents.shape
+    other = second.inputs.shape[0]
+    per_pair = positions * (positions + (positions if trace else 2 * outputs * neurons))
+    step = max(1, math.isqrt(memory // (per_pair * dtype.itemsize)))
+    blocks = _trace_block if trace else _full_block
+    size = 1 if trace else outputs
+    total = first.inputs.new_empty((m * size, other * size), dtype=dtype)
+    for i, j in _pairs(m, other, step, symmetric=second is first):
+        rows = slice(i * size, (i + step) * size)
+        columns = slice(j * size, (j + step) * size)
+        total[rows, columns] = blocks(
+            first.inputs[i : i + step].to(dtype),
+            first.cotangents[i : i + step].to(dtype),
+            second.inputs[j : j + step].to(dtype),
+            second.cotangents[j : j + step].to(dtype),
+        )
+        if second is first and j > i:
+            total[columns, rows] = total[rows, columns].T
+    return total
+
+
+def _pairs(m: int, other: int, step: int, *, symmetric: bool) -> Iterator[tuple[int, int]]:
+    """Yield the starts of pairs of blocks, only those on and above the diagonal if symmetric."""
+    for i in range(0, m, step):
+        for j in range(i if symmetric else 0, other, step):
+            yield i, j
+
+
+def _full_block(a: Tensor, delta: Tensor, a2: Tensor, delta2: Tensor) -> Tensor:
+    """Σ_pq (a_ip·a_jq)(δ_icp·δ_jdq), shape (m·C, m'·C)."""
+    m, outputs, neurons, positions = delta.shape
+    other = a2.shape[0]
+    inner = a.flatten(0, 1) @ a2.flatten(0, 1).T
+    inner = inner.view(m * positions, other, positions).transpose(0, 1)
+    spread = inner @ delta2.flatten(1, 2).transpose(1, 2)
+    spread = spread.view(other, m, positions, outputs, neurons).permute(1, 4, 2, 0, 3)
+    spread = spread.reshape(m, neurons * positions, other * outputs)
+    total: Tensor = delta.reshape(m, outputs, -1) @ spread
+    return total.view(m * outputs, other * outputs)
+
+
+def _trace_block(a: Tensor, delta: Tensor, a2: Tensor, delta2: Tensor) -> Tensor:
+    """Σ_c Σ_pq (a_ip·a_jq)(δ_icp·δ_jcq), shape (m, m')."""
+    m, _, _, positions = delta.shape
+    other = a2.shape[0]
+    total = a.flatten(0, 1) @ a2.flatten(0, 1).T
+    cotangents = delta.flatten(1, 2).transpose(1, 2).flatten(0, 1)
+    cotangents2 = delta2.flatten(1, 2).transpose(1, 2).flatten(0, 1)
+    total.mul_(cotangents @ cotangents2.T)
+    return total.view(m, positions, other, positions).sum((1, 3))
