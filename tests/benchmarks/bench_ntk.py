@@ -7,8 +7,12 @@ the contraction of the Jacobian of every parameter with itself.
 
 from __future__ import annotations
 
+import resource
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +21,8 @@ from torch.func import functional_call, jacrev, vmap
 
 from widthlab import models, specs
 from widthlab.statistics.ntk import empirical_ntk
+
+Case = tuple[nn.Module, Tensor]
 
 
 def jacobian_ntk(model: nn.Module, x: Tensor) -> Tensor:
@@ -48,71 +54,88 @@ def _best(function: Callable[[], Tensor], repeats: int) -> tuple[float, Tensor]:
     return min(times), result
 
 
-def _compare(name: str, model: nn.Module, x: Tensor, required: float | None) -> dict[str, Any]:
-    model.eval()
-    fast, kernel = _best(lambda: empirical_ntk(model, x), 5)
-    slow, expected = _best(lambda: jacobian_ntk(model, x), 1)
-    error = float((kernel - expected).norm() / kernel.norm())
-    if error > 1e-4:
-        raise RuntimeError(f"the two kernels of {name} differ by {error:.1e}")
-    return {
-        "name": name,
-        "fast_s": fast,
-        "slow_s": slow,
-        "ratio": slow / fast,
-        "required": required,
-    }
+def _mlp() -> Case:
+    spec = specs.Network(architecture=specs.MLP(), width=512, depth=3)
+    return models.build(spec, (64,), 10, seed=0), _normal(64, 64)
+
+
+def _resnet20(samples: int, *shape: int) -> Case:
+    spec = specs.Network(architecture=specs.ResNet20(), width=16, depth=20)
+    return models.build(spec, shape, 10, seed=0), _normal(samples, *shape)
+
+
+def _normal(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+CASES: dict[str, tuple[Callable[[], Case], float | None]] = {
+    "ntk, mlp width 512 depth 3, 64 inputs, 10 outputs": (_mlp, 100.0),
+    "ntk, resnet20 width 16, 16 images 3×32×32, 10 outputs": (
+        lambda: _resnet20(16, 3, 32, 32),
+        None,
+    ),
+    "ntk, resnet20 width 16, 64 images 1×8×8, 10 outputs": (lambda: _resnet20(64, 1, 8, 8), None),
+}
+"""Networks with their inputs, and the ratio that is required."""
+
+WAYS: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
+    "layerwise": empirical_ntk,
+    "torch.func": jacobian_ntk,
+}
 
 
 def rows() -> list[dict[str, Any]]:
-    """Return one row per network: name, fast_s, slow_s, ratio, and the ratio required or None."""
+    """Return one row per network: name, fast_s, slow_s, ratio, and the ratio required or None.
+
+    Raises RuntimeError where the two kernels differ by more than single precision explains.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    found = []
     try:
-        generator = torch.Generator().manual_seed(0)
-        mlp = models.build(
-            specs.Network(architecture=specs.MLP(), width=512, depth=3), (64,), 10, seed=0
-        )
-        resnet = models.build(
-            specs.Network(architecture=specs.ResNet20(), width=16, depth=20),
-            (3, 32, 32),
-            10,
-            seed=0,
-        )
-        digits = models.build(
-            specs.Network(architecture=specs.ResNet20(), width=16, depth=20), (1, 8, 8), 10, seed=0
-        )
-        return [
-            _compare(
-                "ntk, mlp width 512 depth 3, 64 inputs, 10 outputs",
-                mlp,
-                torch.randn(64, 64, generator=generator),
-                100.0,
-            ),
-            _compare(
-                "ntk, resnet20 width 16, 16 images 3×32×32, 10 outputs",
-                resnet,
-                torch.randn(16, 3, 32, 32, generator=generator),
-                None,
-            ),
-            _compare(
-                "ntk, resnet20 width 16, 64 images 1×8×8, 10 outputs",
-                digits,
-                torch.randn(64, 1, 8, 8, generator=generator),
-                None,
-            ),
-        ]
+        for name, (make, required) in CASES.items():
+            model, x = make()
+            model.eval()
+            fast, kernel = _best(partial(empirical_ntk, model, x), 5)
+            slow, expected = _best(partial(jacobian_ntk, model, x), 1)
+            error = float((kernel - expected).norm() / kernel.norm())
+            if not error < 1e-4:
+                raise RuntimeError(f"the two kernels of {name} differ by {error:.1e}")
+            ratio = slow / fast
+            found.append(
+                {"name": name, "fast_s": fast, "slow_s": slow, "ratio": ratio, "required": required}
+            )
     finally:
         torch.set_num_threads(threads)
+    return found
+
+
+def _print_peak(case: str, way: str) -> None:
+    """Print by how many MB one way raises the peak memory of this process."""
+    torch.set_num_threads(1)
+    model, x = CASES[case][0]()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    WAYS[way](model.eval(), x)
+    print(f"{(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024:.0f}")
+
+
+def _peak(case: str, way: str) -> str:
+    """Return what `_print_peak` prints in a process of its own."""
+    command = [sys.executable, __file__, "--peak", case, way]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the table, and the memory that each way needs."""
+    if sys.argv[1:2] == ["--peak"]:
+        _print_peak(sys.argv[2], sys.argv[3])
+        return
     for row in rows():
         required = f", required {row['required']:.0f}" if row["required"] else ""
+        peaks = " and ".join(f"{_peak(row['name'], way)} MB" for way in WAYS)
         print(
             f"{row['name']}: {row['fast_s']:.3f} s, torch.func {row['slow_s']:.3f} s, "
-            f"ratio {row['ratio']:.1f}{required}"
+            f"ratio {row['ratio']:.1f}{required}; peak memory {peaks}"
         )
 
 

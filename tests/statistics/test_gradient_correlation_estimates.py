@@ -131,8 +131,9 @@ def test_no_pairs_no_floor() -> None:
 DRAWS = 3000
 
 
-@pytest.mark.parametrize(("activation", "slope"), [("relu", 5.0), ("linear", 2.0)])
-@pytest.mark.parametrize("width", [10, 16])
+@pytest.mark.parametrize(
+    ("activation", "slope", "width"), [("relu", 5.0, 10), ("relu", 5.0, 16), ("linear", 2.0, 8)]
+)
 def test_exact_law(activation: str, slope: float, width: int) -> None:
     depth = 4
     architecture = specs.MLP(activation=activation)  # type: ignore[arg-type]

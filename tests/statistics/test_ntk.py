@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+import xarray as xr
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from widthlab import models, specs
 from widthlab.errors import WidthlabError
 from widthlab.models.layers import Dense
+from widthlab.statistics.gradients import gradients_over_draws
 from widthlab.statistics.ntk import check_ntk, empirical_ntk
+from widthlab.statistics.signals import signals_over_draws
 
 
 @pytest.fixture(autouse=True)
@@ -78,12 +81,12 @@ def shaken(model: nn.Module) -> nn.Module:
 class Tokens(nn.Module):
     """A layer on token sequences (n, T, d), pooled over tokens."""
 
-    def __init__(self, layer: nn.Module) -> None:
+    def __init__(self, layer: nn.Module, act: nn.Module | None = None) -> None:
         super().__init__()
-        self.layer, self.head = layer, nn.Linear(5, 2)
+        self.layer, self.act, self.head = layer, act or nn.Tanh(), nn.Linear(5, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.tanh(self.layer(x)).mean(1))
+        return self.head(self.act(self.layer(x)).mean(1))
 
 
 class Skip(nn.Module):
@@ -116,6 +119,8 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         (4,),
     ),
     "skip, in place": (Skip, (4,)),
+    "tokens, in place": (lambda: Tokens(nn.Linear(3, 5), nn.ReLU(inplace=True)), (7, 3)),
+    "conv, in place": (lambda: image(nn.Conv2d(4, 5, 3), nn.ReLU(inplace=True)), (4, 6, 6)),
     "tokens": (lambda: Tokens(nn.Linear(3, 5)), (7, 3)),
     "tokens with dense": (lambda: Tokens(_ntk_dense(3, 5)), (7, 3)),
     "token layer norm": (lambda: Tokens(nn.LayerNorm(5)), (7, 5)),
@@ -224,6 +229,15 @@ def test_networks(name: str) -> None:
     agrees(model, torch.randn(4, *shape, dtype=torch.float64))
 
 
+def batches(model: nn.Module, x: Tensor, memory: int) -> list[int]:
+    """Return the batch sizes of all forward passes of one kernel."""
+    sizes: list[int] = []
+    handle = model.register_forward_pre_hook(lambda _module, args: sizes.append(len(args[0])))
+    empirical_ntk(model, x, memory=memory)
+    handle.remove()
+    return sizes
+
+
 def test_chunks_of_every_size_and_their_order() -> None:
     model = shaken(image(nn.Conv2d(4, 5, 3), nn.BatchNorm2d(5)))
     x = torch.randn(7, 4, 6, 6, dtype=torch.float64)
@@ -232,6 +246,9 @@ def test_chunks_of_every_size_and_their_order() -> None:
         kernel = empirical_ntk(model, x, memory=2**exponent)
         torch.testing.assert_close(kernel, expected, rtol=1e-10, atol=1e-12)
         assert torch.equal(kernel, kernel.T)
+    assert max(batches(model, x, 2**30)) == 7
+    assert max(batches(model, x, 1)) == 3  # the probe; chunks are of one sample
+    assert batches(model, x, 1).count(1) == 7 * 8 // 2
     model.eval()
     first, second = (
         torch.autograd.grad(model(x[[i]])[0, c], list(model.parameters()))
@@ -337,3 +354,6 @@ def test_gpu_equals_cpu() -> None:
     expected = empirical_ntk(model, x)
     kernel = empirical_ntk(model.cuda(), x)
     torch.testing.assert_close(kernel, expected, rtol=1e-9, atol=1e-12)
+    for measure in (signals_over_draws, gradients_over_draws):
+        xr.testing.assert_allclose(measure(model, x, 2, 0), measure(model.cpu(), x, 2, 0))
+        model.cuda()

@@ -2,8 +2,8 @@
 
 For two chunks of m and m' samples, `gram` returns the inner products of all gradients of one
 with all gradients of the other: (m·C, m'·C), ordered (sample, output), or with `trace` their sum
-over equal outputs, (m, m'). Where the two chunks are one and the same object, only half is
-computed.
+over equal outputs, (m, m'). Where the two chunks are one and the same object the result is
+symmetric, and only the part on and above the diagonal is sure to be filled in.
 """
 
 from __future__ import annotations
@@ -39,19 +39,17 @@ def gram(first: Factor, second: Factor, *, trace: bool, dtype: torch.dtype, memo
 
 
 def _product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return left·rightᵀ of (r, k) and (r', k); by upper blocks where they are one object."""
+    """Return left·rightᵀ of (r, k) and (r', k), the upper part where they are one object."""
     if left is not right:
         return left.to(dtype) @ right.to(dtype).T
     left = left.to(dtype)
     rows = left.shape[0]
     if rows <= HALVED_ABOVE:
         return left @ left.T
-    total = left.new_empty(rows, rows)
+    total = left.new_zeros(rows, rows)
     step = -(-rows // 6)
     for start in range(0, rows, step):
-        stop = min(start + step, rows)
-        total[start:stop, start:] = left[start:stop] @ left[start:].T
-        total[stop:, start:stop] = total[start:stop, stop:].T
+        total[start : start + step, start:].addmm_(left[start : start + step], left[start:].T)
     return total
 
 
@@ -132,7 +130,7 @@ def patch_gram(
     step = max(1, math.isqrt(memory // (per_pair * dtype.itemsize)))
     blocks = _trace_block if trace else _full_block
     size = 1 if trace else outputs
-    total = first.inputs.new_empty((m * size, other * size), dtype=dtype)
+    total = first.inputs.new_zeros((m * size, other * size), dtype=dtype)
     for i, j in _pairs(m, other, step, symmetric=second is first):
         rows = slice(i * size, (i + step) * size)
         columns = slice(j * size, (j + step) * size)
@@ -142,8 +140,6 @@ def patch_gram(
             second.inputs[j : j + step].to(dtype),
             second.cotangents[j : j + step].to(dtype),
         )
-        if second is first and j > i:
-            total[columns, rows] = total[rows, columns].T
     return total
 
 

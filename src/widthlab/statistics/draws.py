@@ -48,6 +48,12 @@ def signal_names(model: nn.Module, signals: Sequence[str] | None) -> tuple[str, 
     return names
 
 
+def beside(model: nn.Module, x: Tensor) -> Tensor:
+    """Return x on the device of the model's parameters."""
+    parameter = next(model.parameters(), None)
+    return x if parameter is None else x.to(parameter.device)
+
+
 @contextmanager
 def measuring(model: nn.Module) -> Iterator[None]:
     """Put batch normalisation into training mode, everything else into evaluation mode.

@@ -15,6 +15,7 @@ from widthlab.errors import WidthlabError
 from widthlab.statistics.draws import (
     Initialise,
     Seed,
+    beside,
     conditions,
     generators,
     measuring,
@@ -66,6 +67,7 @@ class _Taps:
     def gradients(self, model: nn.Module, x: Tensor) -> list[Tensor]:
         """Run a model that is tapped, and differentiate."""
         self.edges.clear()
+        x = beside(model, x)
         with torch.enable_grad():
             # The copy is no leaf, so that it may be overwritten, and h_0 may be the input itself.
             output = model(x.detach().requires_grad_(True).clone())

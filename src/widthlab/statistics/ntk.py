@@ -96,9 +96,8 @@ def _blocks(
     """Yield the blocks of the kernel on and above the diagonal, with their first samples."""
     for i in range(0, x.shape[0], size):
         left = capture(model, layers, x[i : i + size])
-        block = _block(layers, left, left, trace, dtype, memory)
-        # Equal to its transpose but for the order of summation; make it exactly so.
-        yield (i, i), (block + block.T) / 2
+        upper = torch.triu(_block(layers, left, left, trace, dtype, memory))
+        yield (i, i), upper + torch.triu(upper, 1).T
         for j in range(i + size, x.shape[0], size):
             right = capture(model, layers, x[j : j + size])
             yield (i, j), _block(layers, left, right, trace, dtype, memory)

@@ -16,6 +16,7 @@ from widthlab.errors import WidthlabError
 from widthlab.statistics.draws import (
     Initialise,
     Seed,
+    beside,
     conditions,
     generators,
     measuring,
@@ -45,6 +46,7 @@ def signal_statistics(
     signals are not known or a pair names an input that is not there.
     """
     names = signal_names(model, signals)
+    x = beside(model, x)
     record = _Record(_pairs(pairs, x.shape[0]), len(names))
     with measuring(model), tapped(model, names, record.tap), torch.no_grad():
         model(x.clone())
@@ -68,6 +70,7 @@ def signals_over_draws(
     buffers and modes of the model are put back after.
     """
     names = signal_names(model, signals)
+    x = beside(model, x)
     record = _Record(_pairs(pairs, x.shape[0]), len(names))
     taken = []
     with measuring(model), tapped(model, names, record.tap), torch.no_grad():
