@@ -75,9 +75,8 @@ def prepare_data(results: Path, work: Work, device: str, log: Log) -> None:
     def make(path: Path) -> Outcome:
         prepared = data.prepare(spec, results / "downloads")
         data.save(prepared, path)
-        log(
-            f"{work.address}: {len(prepared.train_y)} training and {len(prepared.test_y)} test samples"
-        )
+        train, test = len(prepared.train_y), len(prepared.test_y)
+        log(f"{work.address}: {train} training and {test} test samples")
         return Outcome()
 
     publish(results, work, make, log)
@@ -179,8 +178,8 @@ def torch_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     # Measurements must not depend on a GPU's reduced precision.
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    torch.backends.cudnn.conv.fp32_precision = "ieee"  # type: ignore[attr-defined]
     return torch.device(name)
 
 

@@ -78,10 +78,11 @@ def train(
 ) -> Summary:
     """Train one network, or go on with it, and write its snapshots and history to `out`.
 
-    Seeds left out are those of the checkpoint, `Seeds.of`. The state for resuming, and the snapshots so far, live in `scratch`, which the caller removes
-    once the result is published: until then, a repeated call only copies them again. A run that
-    is killed at any moment and repeated ends with bitwise the same weights on the CPU. The random
-    state of torch and numpy is not touched.
+    Seeds left out are those of the checkpoint, `Seeds.of`. The state for resuming, and the
+    snapshots so far, live in `scratch`, which the caller removes once the result is published:
+    until then, a repeated call only copies them again. A run that is killed at any moment and
+    repeated ends with bitwise the same weights on the CPU. The random state of torch and numpy is
+    not touched.
 
     Divergence (a training loss or a weight that is not finite) ends the run with the status
     `diverged`; the snapshots before it are kept, and `diverged_step` is the number of steps taken

@@ -22,6 +22,7 @@ def write(dataset: xr.Dataset, path: Path) -> None:
 def open_dataset(path: Path) -> xr.Dataset:
     """Open a dataset that `write` wrote; raises WidthlabError where it cannot be read."""
     try:
-        return xr.open_zarr(path)
+        dataset: xr.Dataset = xr.open_zarr(path)
     except (OSError, KeyError, ValueError) as error:
         raise WidthlabError(f"cannot read {path} as a zarr store: {error}") from error
+    return dataset
