@@ -8,7 +8,9 @@ from snakemake.utils import min_version
 min_version("9.20")
 
 # Stages run in the environment that runs Snakemake, activated or not.
-os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+os.environ.update(
+    PATH=os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
+)
 
 try:
     from widthlab.errors import WidthlabError
@@ -32,6 +34,7 @@ except WidthlabError as error:
     # Snakemake prints the text of a SystemExit alone, without a place in the code.
     sys.exit(f"Error: {error}")
 
+
 include: "workflow/rules/common.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
@@ -41,6 +44,7 @@ include: "workflow/rules/report.smk"
 
 
 rule all:
+    default_target: True
     input:
         REPORT["page"],
-    default_target: True
+        REPORT["stamp"],

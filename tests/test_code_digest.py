@@ -66,6 +66,19 @@ SOURCES = {
 }
 
 
+def forget():
+    """Empty the caches of the digest."""
+    for function in (
+        module.code_digest,
+        module.closure,
+        module._uses,
+        module._source,
+        module._parse,
+        module._candidate,
+    ):
+        function.cache_clear()
+
+
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """A package to edit, with the caches of the digest emptied before every look."""
@@ -74,8 +87,7 @@ def package(tmp_path, monkeypatch):
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
 
     def look(root="widthlab.top:stage"):
-        for function in (module.code_digest, module.closure, module._parse, module._candidate):
-            function.cache_clear()
+        forget()
         return module.code_digest(root)
 
     for name, text in SOURCES.items():
@@ -83,8 +95,7 @@ def package(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "ROOT", tmp_path)
     yield write, look
     monkeypatch.undo()
-    for function in (module.code_digest, module.closure, module._parse, module._candidate):
-        function.cache_clear()
+    forget()
 
 
 def test_the_closure_holds_what_is_used(package):

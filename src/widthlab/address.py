@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -48,9 +49,12 @@ def digest(text: str) -> str:
 
 def slugify(*parts: object) -> str:
     """Join words into one lower-case slug of letters, digits and hyphens."""
-    return "-".join(
-        word for part in parts if (word := re.sub(r"[^a-z0-9]+", "", str(part).lower()))
-    )
+    return "-".join(word for part in parts if (word := _word(str(part))))
+
+
+@cache
+def _word(part: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "", part.lower())
 
 
 def address(slug: str, specification: Any, inputs: Iterable[str], code: str) -> str:

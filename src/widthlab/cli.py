@@ -63,17 +63,24 @@ def _stage(
         os.environ[variable] = str(threads)
     from widthlab import stages
 
-    try:
-        specification = json.loads(spec)
-    except json.JSONDecodeError as error:
-        raise WidthlabError(f"--spec is not JSON: {error}") from None
-    work = stages.work_of(stage, specification)
+    work = stages.work_of(stage, _object(spec))
     if address is not None and address != work.address:
         raise WidthlabError(
             f"{address} is now {work.address}: the code or the specification has changed since "
             "the plan was made; run snakemake again"
         )
     _run(stage, results, work, device)
+
+
+def _object(spec: str) -> dict[str, Any]:
+    """Return the JSON object of --spec."""
+    try:
+        found = json.loads(spec)
+    except json.JSONDecodeError as error:
+        raise WidthlabError(f"--spec is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise WidthlabError(f"--spec must be a JSON object in braces, not {spec[:50]!r}")
+    return found
 
 
 def _run(stage: Stage, results: Path, work: Any, device: str) -> None:
@@ -136,7 +143,7 @@ def report(spec: str | None, study: Path) -> None:
     from widthlab import reporting
     from widthlab.study import parse, read
 
-    parsed = parse(json.loads(spec), str(study)) if spec else read(study)
+    parsed = parse(_object(spec), str(study)) if spec else read(study)
     click.echo(reporting.publish(parsed, str(study)))
 
 

@@ -13,7 +13,6 @@ stage under a tracer and checks that nothing outside the digest was executed.
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -38,6 +37,10 @@ class Module:
     loose: list[ast.stmt] = field(default_factory=list)
     """Statements that define nothing by name and run on import."""
 
+    def statements(self, name: str) -> list[ast.stmt]:
+        """Return the statements of a definition, or the loose ones for an empty name."""
+        return self.definitions[name] if name else self.loose
+
 
 @cache
 def code_digest(root: str) -> str:
@@ -47,9 +50,7 @@ def code_digest(root: str) -> str:
     """
     parts = []
     for module, name in sorted(closure(root)):
-        parsed = _parse(module)
-        nodes = parsed.definitions[name] if name else parsed.loose
-        parts.append(f"{module}:{name}\n" + "\n".join(_syntax(node) for node in nodes))
+        parts.append(f"{module}:{name}\n{_source(module, name)}")
     return digest("\n".join(parts))
 
 
@@ -70,14 +71,14 @@ def closure(root: str) -> frozenset[Definition]:
     return frozenset(found)
 
 
-def _uses(module: str, name: str) -> Iterator[Definition]:
-    """Yield the definitions that one definition refers to."""
-    parsed = _parse(module)
-    if name and parsed.loose:
-        yield module, ""
-    for node in parsed.definitions[name] if name else parsed.loose:
-        for word, attribute in _words(node):
-            yield from _resolve(module, word, attribute)
+@cache
+def _uses(module: str, name: str) -> frozenset[Definition]:
+    """Return the definitions that one definition refers to."""
+    found: set[Definition] = {(module, "")} if name and _parse(module).loose else set()
+    for node in _parse(module).statements(name):
+        for word, attribute in set(_words(node)):
+            found.update(_resolve(module, word, attribute))
+    return frozenset(found)
 
 
 def _words(node: ast.AST) -> Iterator[tuple[str, str | None]]:
@@ -118,7 +119,7 @@ def _parse(module: str) -> Module:
     path = _path(module)
     is_package = path.name == "__init__.py"
     parsed = Module()
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = _WithoutText().visit(ast.parse(path.read_text(encoding="utf-8")))
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             source = _absolute(module, is_package, node)
@@ -142,7 +143,7 @@ def _parse(module: str) -> Module:
         names = list(_defined(statement))
         for name in names:
             parsed.definitions.setdefault(name, []).append(statement)
-        if not names and not _is_text(statement) and not _is_type_checking(statement):
+        if not names and not _is_type_checking(statement):
             parsed.loose.append(statement)
     return parsed
 
@@ -177,9 +178,10 @@ def _is_type_checking(statement: ast.stmt) -> bool:
     )
 
 
-def _syntax(node: ast.stmt) -> str:
+@cache
+def _source(module: str, name: str) -> str:
     """Return normalised source, the same on every Python: no comments, layout or docstrings."""
-    return ast.unparse(_WithoutText().visit(copy.deepcopy(node)))
+    return "\n".join(ast.unparse(node) for node in _parse(module).statements(name))
 
 
 class _WithoutText(ast.NodeTransformer):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from widthlab.errors import WidthlabError
 from widthlab.specs import CIFAR, MLP, Checkpoint, DataSet, Digits, Gaussian, Network, ResidualMLP
 
 BASELINE_MEMORY = 700e6
@@ -80,6 +81,11 @@ def size(network: Network, shape: tuple[int, ...], outputs: int = 10) -> Size:
         block = n * n if architecture.branch == "one_layer" else 2 * n * hidden
         weights = inputs * n + depth * block + n * outputs
         return Size(weights, weights, inputs + depth * (3 * n + 2 * hidden))
+    if len(shape) != 3:
+        raise WidthlabError(
+            f"resnet20 takes images, but inputs of the data set have shape {shape}; choose an "
+            "image data set, or the network mlp or residual_mlp"
+        )
     channels, height, width = shape
     positions = height * width
     parameters = multiplications = 9.0 * channels * n

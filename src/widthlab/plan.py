@@ -93,8 +93,8 @@ def extraction_work(experiment: str, request: Request, seed: int) -> Work:
     specification = {
         **identity,
         "slug": request.slug,
-        "data": request.data.model_dump(mode="json"),
-        "checkpoints": [c.model_dump(mode="json") for c in request.checkpoints],
+        **inputs[0].specification,
+        "checkpoints": [work.specification["checkpoint"] for work in trained],
     }
     return Work("extract", name, specification, identity, code, inputs, request.cost)
 
@@ -103,11 +103,13 @@ def sweep_work(experiment: str, section: Spec, seed: int) -> Work:
     """Return the collecting of an experiment's cells, over the whole grid."""
     requests = experiments.load(experiment).cells(section, seed)
     cells = tuple(extraction_work(experiment, request, seed) for request in requests)
-    dumped = section.model_dump(mode="json")
-    identity = {"experiment": experiment, "section": dumped, "seed": seed}
+    # As for data: where a folder of images lies does not matter.
+    asked = section.model_dump(mode="json", exclude={"data": {"path"}})
+    identity = {"experiment": experiment, "section": asked, "seed": seed}
+    specification = {**identity, "section": section.model_dump(mode="json")}
     code = code_digest(f"widthlab.experiments.{experiment}:sweep")
     name = address(slugify(experiment), identity, [cell.address for cell in cells], code)
-    return Work("sweep", name, dict(identity), identity, code, cells)
+    return Work("sweep", name, specification, identity, code, cells)
 
 
 def report_work(study: Study) -> Work:

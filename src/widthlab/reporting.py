@@ -176,10 +176,16 @@ def _provenance(plan: Plan, source: str) -> Provenance:
         versions=_versions(manifests),
         devices=sorted({m.device for m in manifests}),
         wall_seconds=sum(m.seconds for m in manifests),
-        command=f"widthlab report {shlex.quote(source)}",
+        command=f"widthlab report {shlex.quote(_from_here(source))}",
         results=str(plan.results),
         config=yaml.safe_dump(study, sort_keys=False, allow_unicode=True),
     )
+
+
+def _from_here(source: str) -> str:
+    """Return a file's path as one would type it here, so that the page is the same elsewhere."""
+    path, here = Path(source), Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else source
 
 
 def _versions(manifests: list[Manifest]) -> dict[str, str]:

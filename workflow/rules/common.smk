@@ -13,10 +13,14 @@ def literal(path):
 
 RESULTS = literal(PLAN.results)
 DEVICE = PLAN.study.device
+# Used with --software-deployment-method conda only.
+ENVIRONMENT = "../../envs/widthlab.yaml"
 
 # Snakemake's own report and graphs want the whole chain, finished or not.
 WHOLE = any(
-    word.startswith(("--report", "--summary", "--detailed-summary", "--dag", "--rulegraph"))
+    word.startswith(
+        ("--report", "--summary", "--detailed-summary", "--dag", "--rulegraph")
+    )
     for word in sys.argv
 )
 
@@ -55,6 +59,10 @@ def needs(works):
         return ancient([manifest(source) for source in work.inputs])
 
     return inputs
+
+
+def results_folder(wildcards):
+    return str(PLAN.results)
 
 
 def specification(works):

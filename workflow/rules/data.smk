@@ -4,20 +4,22 @@ rule data:
         needs(PLAN.data),
     output:
         place("data"),
-    params:
-        spec=specification(PLAN.data),
-        results=str(PLAN.results),
-        device=DEVICE,
-    wildcard_constraints:
-        address="[a-z0-9-]+",
     log:
         log_file("data"),
     benchmark:
         benchmark_file("data")
+    wildcard_constraints:
+        address="[a-z0-9-]+",
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=memory(PLAN.data),
         runtime=minutes(PLAN.data),
+    params:
+        spec=specification(PLAN.data),
+        results=results_folder,
+        device=DEVICE,
     message:
         "data {wildcards.address}"
     shell:

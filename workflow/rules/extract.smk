@@ -4,20 +4,22 @@ rule extract:
         needs(PLAN.cells),
     output:
         place("extract"),
-    params:
-        spec=specification(PLAN.cells),
-        results=str(PLAN.results),
-        device=DEVICE,
-    wildcard_constraints:
-        address="[a-z0-9-]+",
     log:
         log_file("extract"),
     benchmark:
         benchmark_file("extract")
+    wildcard_constraints:
+        address="[a-z0-9-]+",
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=memory(PLAN.cells),
         runtime=minutes(PLAN.cells),
+    params:
+        spec=specification(PLAN.cells),
+        results=results_folder,
+        device=DEVICE,
     message:
         "extract {wildcards.address}"
     shell:

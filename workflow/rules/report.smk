@@ -17,17 +17,19 @@ rule report:
             labels={"file": "claims for programs", "study": PLAN.study.name},
         ),
         stamp=REPORT["stamp"],
-    params:
-        spec=PLAN.report.study_json,
-        study=STUDY_FILE,
     log:
         f"{RESULTS}/logs/report/{PLAN.report.address}.log",
     benchmark:
         f"{RESULTS}/logs/report/{PLAN.report.address}.tsv"
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=2000,
         runtime=30,
+    params:
+        spec=PLAN.report.study_json,
+        study=STUDY_FILE,
     message:
         "report {output.page}"
     shell:
@@ -36,8 +38,13 @@ rule report:
 
 # A failed cell leaves the rest standing: the page is built from it, with the holes listed.
 onerror:
-    shell("widthlab report --spec {PLAN.report.study_json:q} {STUDY_FILE:q} || true")
-    print(f"some results are missing; what is finished: {REPORT['page']}", file=sys.stderr)
+    shell(
+        "widthlab report --spec {PLAN.report.study_json:q} {STUDY_FILE:q} || true"
+    )
+    print(
+        f"some results are missing; what is finished: {REPORT['page']}",
+        file=sys.stderr,
+    )
 
 
 onsuccess:

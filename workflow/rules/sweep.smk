@@ -4,20 +4,22 @@ rule sweep:
         needs(PLAN.sweeps),
     output:
         place("sweep"),
-    params:
-        spec=specification(PLAN.sweeps),
-        results=str(PLAN.results),
-        device=DEVICE,
-    wildcard_constraints:
-        address="[a-z0-9-]+",
     log:
         log_file("sweep"),
     benchmark:
         benchmark_file("sweep")
+    wildcard_constraints:
+        address="[a-z0-9-]+",
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=memory(PLAN.sweeps),
         runtime=minutes(PLAN.sweeps),
+    params:
+        spec=specification(PLAN.sweeps),
+        results=results_folder,
+        device=DEVICE,
     message:
         "sweep {wildcards.address}"
     shell:

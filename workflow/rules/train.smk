@@ -4,20 +4,22 @@ rule train:
         needs(PLAN.checkpoints),
     output:
         place("train"),
-    params:
-        spec=specification(PLAN.checkpoints),
-        results=str(PLAN.results),
-        device=DEVICE,
-    wildcard_constraints:
-        address="[a-z0-9-]+",
     log:
         log_file("train"),
     benchmark:
         benchmark_file("train")
+    wildcard_constraints:
+        address="[a-z0-9-]+",
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=memory(PLAN.checkpoints),
         runtime=minutes(PLAN.checkpoints),
+    params:
+        spec=specification(PLAN.checkpoints),
+        results=results_folder,
+        device=DEVICE,
     message:
         "train {wildcards.address}"
     shell:

@@ -34,8 +34,8 @@ TITLE = "Gradient correlation at initialisation"
 QUESTION = "How much do the gradients of a layer's neurons know of one another at finite width?"
 METHOD = (
     "At every width, networks are drawn at random, and one output is differentiated by the carried "
-    "signal of every layer. The squared form averages g_i² g_j² over all pairs of different "
-    "neurons; the signed form averages g_i g_j. Both are averaged over inputs within a draw, and "
+    "signal of every layer. The squared form averages gᵢ² gⱼ² over all pairs of different "
+    "neurons; the signed form averages gᵢ gⱼ. Both are averaged over inputs within a draw, and "
     "errors come from the spread over draws."
 )
 SMALL = 0.1
@@ -106,8 +106,8 @@ def sweep(section: Section, measured: list[Measured]) -> xr.Dataset:
             "norm_spread": norm.std("draw", ddof=1),
         }.items():
             found[name][at] = values.to_numpy()
-        pair = statistics[["m22", "m2"]].sel(layer=0).to_array().transpose("draw", "input", ...)
-        samples[label, one.cell.width] = pair.to_numpy()
+        below = statistics[["m22", "m2"]].sel(layer=section.depth - 1)
+        samples[label, one.cell.width] = below.to_array().transpose("draw", "input", ...).to_numpy()
     for i, architecture in enumerate(section.models.values()):
         for j, width in enumerate(widths):
             law = gradient_law(architecture, width, section.depth)
@@ -147,7 +147,7 @@ def claims(
         own = dataset.sel(model=label, width=present)
         if np.isfinite(own["exact"]).all():
             made.append(_exact_claim(label, own, section.draws))
-        made.append(_exponent_claim(label, section.depth, present, samples))
+        made.append(_exponent_claim(label, present, samples))
         made.append(_signed_claim(label, own, section.draws))
     return made
 
@@ -170,7 +170,7 @@ def _exact_claim(label: str, own: xr.Dataset, draws: int) -> Claim:
     data = _points(own, ("exact", "squared", "squared_error"), SMALL)
     return band_claim(
         f"gradient_correlation.{label}.exact",
-        f"{label}: squared gradients of two neurons are correlated by (1 + c/N)^k − 1 with k "
+        f"{label}: squared gradients of two neurons are correlated by (1 + c/N)ᵏ − 1 with k "
         f"layers above (c = 5 for ReLU, 2 for linear), at k up to {SMALL:g} N",
         "Hanin (2018); Hanin & Nica (2020)",
         data["exact"].to_numpy(),
@@ -182,9 +182,7 @@ def _exact_claim(label: str, own: xr.Dataset, draws: int) -> Claim:
     )
 
 
-def _exponent_claim(
-    label: str, depth: int, widths: list[int], samples: dict[tuple[str, int], Array]
-) -> Claim:
+def _exponent_claim(label: str, widths: list[int], samples: dict[tuple[str, int], Array]) -> Claim:
     from widthlab.experiments.shared.verdicts import exponent_claim
     from widthlab.scaling import fit_power_law
 
@@ -193,8 +191,7 @@ def _exponent_claim(
     )
     return exponent_claim(
         f"gradient_correlation.{label}.exponent",
-        f"{label}: the correlation of squared gradients by the first carried signal, {depth} "
-        "layers below the output, falls as 1/N",
+        f"{label}: the correlation of squared gradients through one layer (k = 1) falls as 1/N",
         "Hanin (2018): gradient fluctuations are of order L/N",
         law,
         -1.0,
@@ -272,9 +269,9 @@ def _above_figure(data: pd.DataFrame, counted: str) -> Figure:
     return page.finish(
         "gradient-correlation-layers",
         "Correlation of squared gradients by the layers above",
-        f"E[g_i² g_j²]/(E g_i²)² − 1 against the number k of hidden layers above; {counted}. "
-        "Bands: two standard errors (jackknife over draws). Dashed: (1 + 5/N)^k − 1 for ReLU, "
-        "(1 + 2/N)^k − 1 for linear layers.",
+        f"E[gᵢ² gⱼ²]/(E gᵢ²)² − 1 against the number k of hidden layers above; {counted}. "
+        "Bands: two standard errors (jackknife over draws). Dashed: (1 + 5/N)ᵏ − 1 for ReLU, "
+        "(1 + 2/N)ᵏ − 1 for linear layers.",
         "The correlation of squared gradients rises with the number of layers above and is larger "
         "for narrow networks, along the exact law where there is one.",
         data,
@@ -349,7 +346,7 @@ def _norm_figure(data: pd.DataFrame, counted: str) -> Figure:
 
 
 def _signed_figure(data: pd.DataFrame, counted: str) -> Figure:
-    from widthlab.report import plots
+    from widthlab.report import plots, ticks
     from widthlab.report.figures import canvas
 
     data = data[data["layer"] == 1]
@@ -369,6 +366,7 @@ def _signed_figure(data: pd.DataFrame, counted: str) -> Figure:
                 scales=("log", "linear"),
                 labels=("width N", "signed correlation"),
             )
+            ticks.at_values(axes.xaxis, own["width"])
             for sign in (2, -2):
                 plots.theory(
                     axes,
@@ -382,7 +380,7 @@ def _signed_figure(data: pd.DataFrame, counted: str) -> Figure:
     return page.finish(
         "gradient-correlation-signed",
         "The signed correlation is zero within its sampling floor",
-        f"E[g_i g_j]/E g_i² at the first hidden layer; {counted}. Bars: two standard errors over "
+        f"E[gᵢ gⱼ]/E gᵢ² at the first hidden layer; {counted}. Bars: two standard errors over "
         "draws. Dotted: twice the standard error to expect where the true value is zero.",
         "Signed correlations at all widths lie within their sampling floor about zero.",
         data,

@@ -2,7 +2,7 @@
 
 Networks are trained at several widths and seeds; at every snapshot the empirical NTK of held-out
 inputs is measured and compared with that of the initialisation. In the NTK parameterisation the
-relative drift |Θ_t − Θ_0|/|Θ_0| is of order 1/N at a small learning rate; in muP features keep
+relative drift |Θₜ − Θ₀|/|Θ₀| is of order 1/N at a small learning rate; in muP features keep
 moving at any width; elsewhere, and with batch normalisation, the exponent is an open measurement.
 Sources: Jacot et al. (2018); Huang & Yau (2020); Dyer & Gur-Ari (2020); Yang & Hu (2021).
 """
@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
 from widthlab.costs import Cost, input_shape, size
+from widthlab.errors import WidthlabError
 from widthlab.experiments.shared.base import (
     Grid,
     Inputs,
+    Label,
     Measured,
     Models,
     Request,
@@ -33,11 +36,13 @@ from widthlab.specs import (
     DataSet,
     Digits,
     Network,
+    Positive,
     ResNet20,
     Seed,
     Spec,
     Training,
     Unit,
+    nearest,
 )
 
 if TYPE_CHECKING:
@@ -53,10 +58,13 @@ TITLE = "Drift of the neural tangent kernel"
 QUESTION = "Does a wider network's tangent kernel move less while it learns, and how much less?"
 METHOD = (
     "At every width and seed a network is trained, and at log-spaced snapshots the empirical NTK "
-    "of held-out inputs is measured (batch normalisation in evaluation mode). The drift is "
-    "|Θ_t − Θ_0|/|Θ_0| in the Frobenius norm. Exponents are fitted over widths, with intervals "
-    "from resampling seeds; a run that diverged is counted and shown, and enters no fit."
+    "of held-out inputs is measured (batch normalisation in evaluation mode, with statistics of "
+    "the training samples at that snapshot). The drift is |Θₜ − Θ₀|/|Θ₀| in the Frobenius norm. "
+    "Exponents are fitted over widths, with intervals from resampling seeds; a run that diverged "
+    "is counted and shown, and enters no fit."
 )
+CALIBRATION = 1024
+"""Training samples from which statistics of batch normalisation are estimated."""
 
 
 class Section(Spec):
@@ -72,12 +80,28 @@ class Section(Spec):
     """Networks trained at every width, from different initialisations."""
     training: Training = Training()
     """How every network is trained."""
+    learning_rates: Annotated[dict[Label, Positive], Unit("1")] = Field(default={})
+    """Learning rates of models that need their own, by label; others take that of training."""
     probe: Annotated[Count, Unit("samples")] = 64
     """Held-out inputs on which the kernel is measured."""
     kernel: Literal["trace", "full"] = "trace"
     """Kernel summed over outputs (n × n), or full (n·C × n·C)."""
     data: DataSet = Digits()
     """What the networks learn."""
+
+    @model_validator(mode="after")
+    def _known_labels(self) -> Section:
+        for label in self.learning_rates:
+            if label not in self.models:
+                raise ValueError(
+                    f"learning_rates: no model {label!r}; {nearest(label, self.models)}"
+                )
+        return self
+
+    def training_of(self, label: str) -> Training:
+        """Return how a model is trained."""
+        rate = self.learning_rates.get(label, self.training.learning_rate)
+        return self.training.model_copy(update={"learning_rate": rate})
 
 
 class Cell(Spec):
@@ -109,7 +133,7 @@ def cells(section: Section, seed: int) -> list[Request]:
                 checkpoint = Checkpoint(
                     network=network,
                     data=section.data,
-                    training=section.training,
+                    training=section.training_of(label),
                     seed=number,
                     study_seed=seed,
                 )
@@ -137,6 +161,7 @@ def extract(cell: Cell, inputs: Inputs) -> xr.Dataset:
     import xarray as xr
 
     from widthlab.checkpoints.files import load_history, load_model
+    from widthlab.statistics.normalisation import recalibrate
     from widthlab.statistics.ntk import (
         eigenvalues,
         empirical_ntk,
@@ -146,11 +171,16 @@ def extract(cell: Cell, inputs: Inputs) -> xr.Dataset:
 
     (trained,) = inputs.checkpoints
     history = load_history(trained.folder)
-    x, _ = inputs.data.test(inputs.device)
-    x = x[: cell.probe]
+    x = inputs.data.test(inputs.device)[0][: cell.probe]
+    if len(x) < cell.probe:
+        raise WidthlabError(
+            f"probe: {cell.probe} inputs are asked for, but the data set has {len(x)} test samples"
+        )
+    seen = inputs.data.train(inputs.device)[0][:CALIBRATION]
     kernels: list[torch.Tensor] = []
     for step in history["step"]:
         model = load_model(trained.folder, step, inputs.device)
+        recalibrate(model, seen)
         kernels.append(empirical_ntk(model, x, outputs=cell.kernel))
     start = kernels[0]
     dims = ("snapshot", "row", "column")
@@ -164,12 +194,12 @@ def extract(cell: Cell, inputs: Inputs) -> xr.Dataset:
         "drift": (
             "snapshot",
             np.array([relative_drift(k, start) for k in kernels]),
-            "|Θ_t − Θ_0| / |Θ_0|, Frobenius norms",
+            "|Θₜ − Θ₀| / |Θ₀|, Frobenius norms",
         ),
         "alignment": (
             "snapshot",
             np.array([kernel_alignment(k, start) for k in kernels]),
-            "⟨Θ_t, Θ_0⟩ / (|Θ_t||Θ_0|)",
+            "⟨Θₜ, Θ₀⟩ / (|Θₜ||Θ₀|)",
         ),
         **{
             name: ("snapshot", np.array(history[name], dtype=np.float64), text)
@@ -184,7 +214,8 @@ def extract(cell: Cell, inputs: Inputs) -> xr.Dataset:
         coords={"step": ("snapshot", np.array(history["step"]), {"units": "steps"})},
         attrs={
             "kernel": cell.kernel,
-            "mode": "evaluation, batch normalisation with running statistics",
+            "mode": "evaluation",
+            "batch_normalisation": f"statistics of {len(seen)} training samples, at every snapshot",
             "status": trained.status,
             **_outcome(trained),
         },
@@ -221,8 +252,8 @@ def sweep(section: Section, measured: list[Measured]) -> xr.Dataset:
     steps = snapshot_steps(section.training.steps, section.training.snapshots)
     shape = (len(labels), len(widths), section.seeds)
     texts = {
-        "drift": "|Θ_t − Θ_0| / |Θ_0|, Frobenius norms",
-        "alignment": "⟨Θ_t, Θ_0⟩ / (|Θ_t||Θ_0|)",
+        "drift": "|Θₜ − Θ₀| / |Θ₀|, Frobenius norms",
+        "alignment": "⟨Θₜ, Θ₀⟩ / (|Θₜ||Θ₀|)",
         **LEARNING,
     }
     found = {name: np.full((*shape, len(steps)), np.nan) for name in texts}
@@ -296,11 +327,11 @@ def claims(section: Section, dataset: xr.Dataset) -> list[Claim]:
                 )
             )
         else:
-            exponent, rivals, source = known
+            exponent, rivals, words, source = known
             made.append(
                 exponent_claim(
                     f"ntk_drift.{label}.exponent",
-                    f"{label}: the relative drift of the tangent kernel scales as N^{exponent:g}",
+                    f"{label}: the relative drift of the tangent kernel {words}",
                     source,
                     law,
                     exponent,
@@ -310,18 +341,20 @@ def claims(section: Section, dataset: xr.Dataset) -> list[Claim]:
     return made
 
 
-def predicted_exponent(architecture: Architecture) -> tuple[float, tuple[float, ...], str] | None:
-    """Return the predicted exponent of the drift in N, its rivals and its source, or None."""
+Prediction = tuple[float, tuple[float, ...], str, str]
+"""An exponent, its rivals, what it says in words, and its source."""
+
+
+def predicted_exponent(architecture: Architecture) -> Prediction | None:
+    """Return the predicted exponent of the drift in N, or None where theory has none."""
     if isinstance(architecture, ResNet20) or architecture.normalisation == "batch":
         return None
     if architecture.parameterisation == "ntk":
-        source = (
-            "Jacot et al. (2018); Huang & Yau (2020); Dyer & Gur-Ari (2020): Θ_t − Θ_0 = O(1/N)"
-        )
-        return -1.0, (-0.5, 0.0), source
+        source = "Jacot et al. (2018); Huang & Yau (2020); Dyer & Gur-Ari (2020): Θₜ − Θ₀ = O(1/N)"
+        return -1.0, (-0.5, 0.0), "falls as 1/N", source
     if architecture.parameterisation == "mup":
         source = "Yang & Hu (2021): muP keeps learning features at any width"
-        return 0.0, (-0.5, -1.0), source
+        return 0.0, (-0.5, -1.0), "does not depend on the width", source
     return None
 
 

@@ -43,7 +43,9 @@ METHOD = (
     "signal has died (q = 0) are counted and left out of logarithms only."
 )
 SMALL = 0.1
-"""Largest L/N at which second moments are compared: beyond, heavy tails hide them."""
+"""Largest l/N at which second moments are compared: beyond, heavy tails hide them."""
+LEADING = 0.25
+"""Largest L/N at which the leading order in 1/N is judged by an exponent."""
 
 
 class Section(DrawsSection):
@@ -222,11 +224,13 @@ def _scaling_claim(
     from widthlab.scaling import fit_power_law
     from widthlab.statistics.moments import log_ratio
 
+    widths = [width for width in widths if section.depth <= LEADING * width]
     samples = [log_ratio(signals[label, width], section.depth) for width in widths]
     law = fit_power_law(widths, samples, statistic=_variance, seed=0)
     return exponent_claim(
         f"variance.{label}.exponent",
-        f"{label}: the variance of log q over draws falls as 1/N at fixed depth",
+        f"{label}: the variance of log q over draws falls as 1/N at fixed depth, where "
+        f"L/N ≤ {LEADING:g}",
         "Roberts, Yaida & Hanin (2022): fluctuations are of order L/N",
         law,
         -1.0,

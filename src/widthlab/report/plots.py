@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from widthlab.report import ticks
 from widthlab.report.style import INK, MARKERS, PAPER, category_colours, ordered_colours
@@ -100,6 +101,7 @@ def layers(
     options.setdefault("markers", data[x].nunique() <= 12)
     series(axes, data, x=x, y=y, hue=hue, **options)
     axes.margins(x=0.02)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def bars(

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field
 
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
     from widthlab.data.prepared import Prepared
 
+T = TypeVar("T")
+
 
 def _ordered(values: list[int]) -> list[int]:
     if len(set(values)) != len(values):
@@ -52,9 +54,16 @@ Grid = Annotated[list[Count], Field(min_length=1), AfterValidator(_ordered)]
 """A non-empty list of whole numbers, kept in ascending order."""
 
 Label = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]*$")]
-Models = Annotated[dict[Label, Architecture], Field(min_length=1)]
+
+
+def _by_label(models: dict[str, T]) -> dict[str, T]:
+    """Order by label: the order of keys in a file means nothing."""
+    return dict(sorted(models.items()))
+
+
+Models = Annotated[dict[Label, Architecture], Field(min_length=1), AfterValidator(_by_label)]
 """Architectures by the label that figures and tables show."""
-Perceptrons = Annotated[dict[Label, Perceptron], Field(min_length=1)]
+Perceptrons = Annotated[dict[Label, Perceptron], Field(min_length=1), AfterValidator(_by_label)]
 """The same, for experiments whose theory is of perceptrons."""
 
 
