@@ -1,3 +1,24 @@
-"""widthlab: a laboratory for finite-width effects in deep residual networks."""
+"""widthlab: a laboratory for finite-width effects in deep residual networks.
+
+`widthlab.open("config.yaml")` reads the sweeps of a study; `widthlab.empirical_ntk(model, x)` and
+the other functions of `widthlab.statistics` measure any network. Names are imported when they are
+first used, so that `import widthlab` stays light.
+"""
+
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
+__all__ = ["WidthlabError", "empirical_ntk", "open"]
+
+_HOMES = {
+    "WidthlabError": "widthlab.errors",
+    "empirical_ntk": "widthlab.statistics.ntk",
+    "open": "widthlab.reading",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'widthlab' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
