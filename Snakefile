@@ -46,5 +46,4 @@ include: "workflow/rules/report.smk"
 rule all:
     default_target: True
     input:
-        REPORT["page"],
-        REPORT["stamp"],
+        list(REPORT.values()),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -58,7 +57,7 @@ def publish(study: Study, source: str) -> Path:
     report is written last; an incomplete one has none, so that snakemake builds it again.
     """
     plan = Plan.of(study)
-    report = build(plan, source)
+    report = build(plan, _from_here(source))
     home = report_folder(study)
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -72,6 +71,12 @@ def publish(study: Study, source: str) -> Path:
         place = error.filename or home
         raise WidthlabError(f"cannot write the report {place}: {error.strerror}") from None
     return home / "index.html"
+
+
+def _from_here(path: str) -> str:
+    """Write a path relative to the working folder if it lies below, however it was given."""
+    whole = Path(path).absolute()
+    return str(whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else whole)
 
 
 def build(plan: Plan, source: str) -> Report:
@@ -195,10 +200,3 @@ def _versions(manifests: list[Manifest]) -> dict[str, str]:
             if version is not None and not name.startswith("git_"):
                 found.setdefault(name, set()).add(str(version))
     return {name: ", ".join(sorted(versions)) for name, versions in sorted(found.items())}
-
-
-def claims_json(claims: Iterable[Claim]) -> list[dict[str, Any]]:
-    """Return claims as plain objects."""
-    from widthlab.claims import to_json
-
-    return list(json.loads(to_json(list(claims))))
