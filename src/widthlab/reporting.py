@@ -57,7 +57,7 @@ def publish(study: Study, source: str) -> Path:
     report is written last; an incomplete one has none, so that snakemake builds it again.
     """
     plan = Plan.of(study)
-    report = build(plan, _from_here(source))
+    report = build(plan, source)
     home = report_folder(study)
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -71,12 +71,6 @@ def publish(study: Study, source: str) -> Path:
         place = error.filename or home
         raise WidthlabError(f"cannot write the report {place}: {error.strerror}") from None
     return home / "index.html"
-
-
-def _from_here(path: str) -> str:
-    """Write a path relative to the working folder if it lies below, however it was given."""
-    whole = Path(path).absolute()
-    return str(whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else whole)
 
 
 def build(plan: Plan, source: str) -> Report:
@@ -189,8 +183,8 @@ def _provenance(plan: Plan, source: str) -> Provenance:
 
 def _from_here(source: str) -> str:
     """Return a file's path as one would type it here, so that the page is the same elsewhere."""
-    path, here = Path(source), Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else source
+    path, here = Path(source).absolute(), Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _versions(manifests: list[Manifest]) -> dict[str, str]:
