@@ -1,0 +1,115 @@
+"""The laws that experiments compare with are those of the networks that are really built."""
+
+import numpy as np
+import pytest
+import torch
+from pydantic import TypeAdapter
+
+from widthlab import specs
+from widthlab.experiments.shared.laws import gradient_law, signal_laws
+from widthlab.models import build
+from widthlab.statistics.gradient_correlation import squared_correlation
+from widthlab.statistics.gradients import gradients_over_draws
+from widthlab.statistics.signals import signals_over_draws
+
+PERCEPTRON = TypeAdapter(specs.Perceptron)
+
+WITH_A_BLOCK_LAW = [
+    {"name": "mlp", "activation": "relu"},
+    {"name": "mlp", "activation": "leaky_relu"},
+    {"name": "mlp", "activation": "tanh"},
+    {"name": "mlp", "activation": "erf", "weight_variance": 1.5, "bias_variance": 0.3},
+    {"name": "mlp", "activation": "gelu"},
+    {"name": "mlp", "activation": "silu", "parameterisation": "ntk"},
+    {"name": "mlp", "activation": "relu", "normalisation": "layer"},
+    {"name": "residual_mlp", "activation": "relu", "residual_scale": 0.5},
+    {"name": "residual_mlp", "activation": "tanh", "residual_scale": 0.5, "bias_variance": 0.4},
+    {"name": "residual_mlp", "activation": "gelu", "branch": "one_layer", "bias_variance": 0.2},
+    {"name": "residual_mlp", "activation": "silu", "normalisation": "layer", "depth_exponent": 0.5},
+    {
+        "name": "residual_mlp",
+        "activation": "erf",
+        "inner_variance": 2.0,
+        "weight_variance": 0.7,
+        "hidden_ratio": 2.0,
+        "parameterisation": "ntk",
+    },
+]
+
+
+def draw(architecture, width, depth, draws, inputs=2):
+    """Signal variances of random draws, (draws, layers, inputs), with q_0 = 1 for perceptrons."""
+    network = specs.Network(architecture=architecture, width=width, depth=depth)
+    model = build(network, (32,), outputs=1, seed=0)
+    x = torch.randn(inputs, 32, generator=torch.Generator().manual_seed(3))
+    x = x * (32**0.5 / x.norm(dim=1, keepdim=True))
+    return model, x, signals_over_draws(model, x, draws, seed=11)["signal_variance"].to_numpy()
+
+
+@pytest.mark.parametrize("options", WITH_A_BLOCK_LAW, ids=lambda o: "-".join(map(str, o.values())))
+def test_wide_networks_follow_the_block_law(options):
+    architecture, width, depth = PERCEPTRON.validate_python(options), 384, 3
+    q = draw(architecture, width, depth, draws=40)[2].mean(axis=2)
+    law = signal_laws(architecture, width, depth)["block_law"]
+    error = q.std(axis=0, ddof=1) / np.sqrt(len(q))
+    # Five standard errors, and corrections of relative order depth/N.
+    assert np.all(np.abs(q.mean(axis=0) - law) < 5 * error + 2 * depth / width * law)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"name": "mlp", "activation": "relu"},
+        {"name": "mlp", "activation": "linear", "weight_variance": 1.2},
+        {"name": "residual_mlp", "activation": "relu", "residual_scale": 0.7, "hidden_ratio": 0.5},
+        {"name": "residual_mlp", "activation": "linear", "branch": "one_layer"},
+    ],
+    ids=lambda o: "-".join(map(str, o.values())),
+)
+def test_narrow_networks_follow_the_exact_second_moment(options):
+    architecture, width, depth = PERCEPTRON.validate_python(options), 12, 2
+    q = draw(architecture, width, depth, draws=1500)[2]
+    squares = ((q / q[:, :1]) ** 2).mean(axis=2)
+    error = squares.std(axis=0, ddof=1) / np.sqrt(len(q))
+    law = signal_laws(architecture, width, depth)["exact_square"]
+    assert np.all(np.abs(squares.mean(axis=0) - law) <= 4 * error + 1e-12)
+    # The effect of width is seen: without it the law would be the block law's square.
+    flat = signal_laws(architecture, 100_000, depth)["exact_square"]
+    assert abs(flat[-1] - squares.mean(axis=0)[-1]) > 4 * error[-1]
+
+
+def test_narrow_relu_networks_follow_the_exact_law_of_logarithms():
+    architecture = specs.MLP(activation="relu")
+    q = draw(architecture, 16, 3, draws=1500)[2]
+    log = np.log(q / q[:, :1]).mean(axis=2)
+    laws = signal_laws(architecture, 16, 3)
+    error = log.std(axis=0, ddof=1) / np.sqrt(len(log))
+    assert np.all(np.abs(log.mean(axis=0) - laws["exact_log_mean"]) <= 4 * error + 1e-12)
+
+
+def test_the_gradient_law_is_that_of_the_networks():
+    architecture = specs.MLP(activation="relu")
+    model, x, _ = draw(architecture, 10, 3, draws=8)
+    moments = gradients_over_draws(model, x, draws=2500, seed=5)
+    measured = squared_correlation(moments["m22"], moments["m2"])
+    law = gradient_law(architecture, 10, 3)
+    distance = np.abs(measured["estimate"].to_numpy() - law)
+    assert np.all(distance[1:] < 4 * measured["standard_error"].to_numpy()[1:])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"name": "residual_mlp", "position": "post"},
+        {"name": "residual_mlp", "normalisation": "batch"},
+        {"name": "mlp", "normalisation": "batch"},
+    ],
+)
+def test_networks_without_a_closure_have_no_law(options):
+    assert signal_laws(PERCEPTRON.validate_python(options), 32, 2) == {}
+
+
+def test_only_scale_free_perceptrons_have_a_gradient_law():
+    assert gradient_law(specs.MLP(activation="tanh"), 32, 2) is None
+    assert gradient_law(specs.ResidualMLP(activation="relu"), 32, 2) is None
+    assert gradient_law(specs.MLP(activation="relu", bias_variance=0.1), 32, 2) is None
