@@ -14,6 +14,7 @@ export MKL_NUM_THREADS ?= 1
 
 study: env
 	$(BIN)/snakemake --cores all
+	@echo "The report: $$($(BIN)/widthlab where)"
 
 env: $(READY)
 

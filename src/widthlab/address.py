@@ -11,9 +11,12 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
+
+if TYPE_CHECKING:
+    import numpy as np
 
 HASH_LENGTH = 12
 """Hexadecimal digits in an address: 48 bits, so a million results collide with chance 2e-3."""
@@ -55,6 +58,13 @@ def slugify(*parts: object) -> str:
 @cache
 def _word(part: str) -> str:
     return re.sub(r"[^a-z0-9]+", "", part.lower())
+
+
+def seed_sequence(identity: Any) -> np.random.SeedSequence:
+    """Return the seeds of a piece of work: of what it is, not of when, where or by what code."""
+    import numpy as np
+
+    return np.random.SeedSequence(int(digest(canonical_json(identity))[:32], 16))
 
 
 def address(slug: str, specification: Any, inputs: Iterable[str], code: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -63,6 +64,7 @@ def _stage(
         os.environ[variable] = str(threads)
     from widthlab import stages
 
+    _log(shlex.join(["widthlab", *sys.argv[1:]]))
     work = stages.work_of(stage, _object(spec))
     if address is not None and address != work.address:
         raise WidthlabError(
@@ -180,6 +182,16 @@ def claims(study: Path, as_json: bool) -> None:
     from widthlab.study import read
 
     listing.print_claims(read(study), as_json)
+
+
+@main.command()
+@click.argument("study", default="config.yaml", type=Path)
+def where(study: Path) -> None:
+    """Print where the report of a STUDY is."""
+    from widthlab import reporting
+    from widthlab.study import read
+
+    click.echo(reporting.report_folder(read(study)) / "index.html")
 
 
 @main.command()

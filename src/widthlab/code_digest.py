@@ -43,13 +43,13 @@ class Module:
 
 
 @cache
-def code_digest(root: str) -> str:
-    """Return the SHA-256 of all package code that `root` ("package.module:function") uses.
+def code_digest(*roots: str) -> str:
+    """Return the SHA-256 of all package code that the roots ("package.module:function") use.
 
-    Raises LookupError where the module or the function does not exist.
+    Raises LookupError where a module or function does not exist.
     """
     parts = []
-    for module, name in sorted(closure(root)):
+    for module, name in sorted(frozenset().union(*map(closure, roots))):
         parts.append(f"{module}:{name}\n{_source(module, name)}")
     return digest("\n".join(parts))
 
@@ -180,7 +180,7 @@ def _is_type_checking(statement: ast.stmt) -> bool:
 
 @cache
 def _source(module: str, name: str) -> str:
-    """Return normalised source, the same on every Python: no comments, layout or docstrings."""
+    """Return normalised source, without comments, layout and docstrings."""
     return "\n".join(ast.unparse(node) for node in _parse(module).statements(name))
 
 

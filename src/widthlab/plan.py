@@ -27,6 +27,12 @@ FOLDERS: dict[Stage, str] = {
 }
 """Where each stage's results lie within the results folder."""
 
+# What stages share beside their own function, and what their results depend on too.
+SAVE, LOAD = "widthlab.data.prepared:save_prepared", "widthlab.data.prepared:load_prepared"
+WRITE = "widthlab.store.datasets:write"
+DEVICE = "widthlab.stages:torch_device"
+SEEDS = "widthlab.address:seed_sequence"
+
 
 @dataclass(frozen=True)
 class Work:
@@ -60,7 +66,7 @@ def data_work(data: DataSet) -> Work:
     # Where a folder of images lies does not matter: its fingerprint says what is in it.
     identity = data.model_dump(mode="json", exclude={"path"})
     loader = {"cifar10": "cifar", "cifar100": "cifar"}.get(data.name, data.name)
-    code = code_digest(f"widthlab.data.{loader}:prepare_{loader}")
+    code = code_digest(f"widthlab.data.{loader}:prepare_{loader}", SAVE)
     name = address(slugify(data.name), identity, (), code)
     specification = {"data": data.model_dump(mode="json")}
     return Work("data", name, specification, identity, code, (), data_cost(data))
@@ -71,7 +77,7 @@ def training_work(checkpoint: Checkpoint) -> Work:
     """Return the training of a checkpoint."""
     source = data_work(checkpoint.data)
     identity = checkpoint.model_dump(mode="json", exclude={"data"})
-    code = code_digest("widthlab.training:train")
+    code = code_digest("widthlab.training:train", LOAD, DEVICE)
     network = checkpoint.network
     depth = () if isinstance(network.architecture, ResNet20) else (f"d{network.depth}",)
     words = (network.architecture.name, checkpoint.data.name, f"w{network.width}", *depth)
@@ -86,12 +92,13 @@ def extraction_work(experiment: str, request: Request, seed: int) -> Work:
     inputs = (data_work(request.data), *trained)
     cell = request.cell.model_dump(mode="json")
     identity = {"experiment": experiment, "cell": cell, "seed": seed}
-    code = code_digest(f"widthlab.experiments.{experiment}:extract")
+    code = code_digest(f"widthlab.experiments.{experiment}:extract", LOAD, DEVICE, SEEDS, WRITE)
     name = address(
         slugify(experiment, *request.slug.split("-")), identity, [i.address for i in inputs], code
     )
     specification = {
         **identity,
+        "label": request.label,
         "slug": request.slug,
         **inputs[0].specification,
         "checkpoints": [work.specification["checkpoint"] for work in trained],
@@ -107,7 +114,7 @@ def sweep_work(experiment: str, section: Spec, seed: int) -> Work:
     asked = section.model_dump(mode="json", exclude={"data": {"path"}})
     identity = {"experiment": experiment, "section": asked, "seed": seed}
     specification = {**identity, "section": section.model_dump(mode="json")}
-    code = code_digest(f"widthlab.experiments.{experiment}:sweep")
+    code = code_digest(f"widthlab.experiments.{experiment}:sweep", WRITE)
     name = address(slugify(experiment), identity, [cell.address for cell in cells], code)
     return Work("sweep", name, specification, identity, code, cells)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from widthlab.errors import WidthlabError
 from widthlab.plan import Plan, Work
 from widthlab.store import datasets
-from widthlab.store.manifest import read
-from widthlab.store.publish import folder, payload
+from widthlab.store.publish import finished, payload
 from widthlab.study import Study
 from widthlab.study import read as read_study
 
@@ -18,28 +17,40 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
-class Sweeps(Mapping[str, "xr.Dataset"]):
-    """The finished sweeps of a study by experiment; each is opened when it is asked for."""
+class Sweeps:
+    """The sweeps of a study by experiment; each is opened when it is asked for.
 
-    def __init__(self, study: Study, base: Path) -> None:
+    `in`, `len` and iteration are over those that are finished.
+    """
+
+    def __init__(self, study: Study) -> None:
         plan = Plan.of(study)
-        self._results = base / plan.results
+        self._results = plan.results
         self._works = {work.specification["experiment"]: work for work in plan.sweeps.values()}
 
     def __getitem__(self, experiment: str) -> xr.Dataset:
-        return datasets.open_dataset(payload(self._results, self._finished(experiment)))
+        """Return an experiment's sweep; raises WidthlabError where it is not there."""
+        work = self._work(experiment)
+        if finished(self._results, work) is None:
+            raise WidthlabError(
+                f"the sweep of {experiment} is not finished ({work.address}); run snakemake"
+            )
+        return datasets.open_dataset(payload(self._results, work))
 
     def cells(self, experiment: str) -> dict[str, xr.Dataset]:
         """Return the statistics of an experiment's finished cells by address."""
         return {
             work.address: datasets.open_dataset(payload(self._results, work))
             for work in self._work(experiment).inputs
-            if read(folder(self._results, work)) is not None
+            if finished(self._results, work) is not None
         }
 
     def __iter__(self) -> Iterator[str]:
         works = self._works.items()
-        return (name for name, work in works if read(folder(self._results, work)) is not None)
+        return (name for name, work in works if finished(self._results, work) is not None)
+
+    def __contains__(self, experiment: object) -> bool:
+        return experiment in list(self)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -50,20 +61,11 @@ class Sweeps(Mapping[str, "xr.Dataset"]):
             raise WidthlabError(f"the study has no experiment {experiment!r}; it has {known}")
         return self._works[experiment]
 
-    def _finished(self, experiment: str) -> Work:
-        work = self._work(experiment)
-        if read(folder(self._results, work)) is None:
-            raise WidthlabError(
-                f"the sweep of {experiment} is not finished ({work.address}); run snakemake"
-            )
-        return work
-
 
 def open(study: str | Path = "config.yaml") -> Sweeps:
-    """Return the finished sweeps of a study, given by its YAML file.
+    """Return the sweeps of a study, given by its YAML file.
 
-    Results lie relative to the file's own folder, as for snakemake run there. Raises WidthlabError
+    As for snakemake, folders in the study are relative to where Python runs. Raises WidthlabError
     where the file is not a study.
     """
-    path = Path(study)
-    return Sweeps(read_study(path), path.parent)
+    return Sweeps(read_study(Path(study)))

@@ -15,9 +15,10 @@ from widthlab.address import canonical_json, digest
 from widthlab.errors import WidthlabError
 from widthlab.plan import Plan, Work
 from widthlab.store import failure
-from widthlab.store.manifest import Manifest, read, replace_text
-from widthlab.store.publish import folder, payload
+from widthlab.store.manifest import Manifest, replace_text
+from widthlab.store.publish import finished, folder, payload
 from widthlab.study import Study
+from widthlab.study import read as read_study
 
 if TYPE_CHECKING:
     from widthlab.claims import Claim
@@ -82,7 +83,8 @@ def build(plan: Plan, source: str) -> Report:
     rows = list(_rows(plan))
     page = render(f"{plan.study.name}", sections, rows, _provenance(plan, source))
     claims = [claim for section in sections for claim in section.claims]
-    complete = all(row.status in ("done", "diverged") for row in rows)
+    # Inputs may be deleted once what was made of them is there.
+    complete = all(finished(plan.results, sweep) for sweep in plan.sweeps.values())
     return Report(page, to_json(claims), complete)
 
 
@@ -106,39 +108,42 @@ def _section(plan: Plan, work: Work) -> Section:
     from widthlab.report.page import Section
     from widthlab.store import datasets
 
-    name = work.specification["experiment"]
-    module = experiments.load(name)
-    finished = tuple(cell for cell in work.inputs if read(folder(plan.results, cell)))
-    holes = len(work.inputs) - len(finished)
-    note = f"{holes} of {len(work.inputs)} cells are missing" if holes else None
-    section = {"experiment": name, "title": module.TITLE, "question": module.QUESTION}
-    if not finished:
-        return Section(**section, method=module.METHOD, note="no results yet: no cell is finished")
-    if read(folder(plan.results, work)) is not None:
-        dataset = datasets.open_dataset(payload(plan.results, work))
+    module = experiments.load(work.specification["experiment"])
+    words = {
+        "experiment": work.specification["experiment"],
+        "title": module.TITLE,
+        "question": module.QUESTION,
+        "method": module.METHOD,
+    }
+    if finished(plan.results, work):
+        note, dataset = None, datasets.open_dataset(payload(plan.results, work))
     else:
-        dataset = stages.collect(plan.results, work, finished)
+        cells = tuple(cell for cell in work.inputs if finished(plan.results, cell))
+        if not cells:
+            return Section(**words, note="no results yet: no cell is finished")
+        note = f"{len(work.inputs) - len(cells)} of {len(work.inputs)} cells are missing"
+        dataset = stages.collect(plan.results, work, cells)
     dataset = dataset.load()
-    return Section(
-        **section,
-        method=module.METHOD,
-        claims=list(from_json(dataset.attrs["claims"])),
-        figures=module.figures(dataset),
-        note=note,
-    )
+    claims = from_json(dataset.attrs["claims"])
+    return Section(**words, claims=claims, figures=module.figures(dataset), note=note)
 
 
 def _rows(plan: Plan) -> Iterable[CellRow]:
     from widthlab.report.page import CellRow
 
     users: dict[str, set[str]] = {}
+    needed: set[str] = set()
     for sweep in plan.sweeps.values():
-        name = sweep.specification["experiment"]
-        for work in (sweep, *sweep.inputs, *(i for cell in sweep.inputs for i in cell.inputs)):
-            users.setdefault(work.address, set()).add(name)
+        below = (*sweep.inputs, *(i for cell in sweep.inputs for i in cell.inputs))
+        for work in (sweep, *below):
+            users.setdefault(work.address, set()).add(sweep.specification["experiment"])
+        if not finished(plan.results, sweep):
+            needed.update(work.address for work in (sweep, *below))
     for work in plan.all_work():
-        manifest = read(folder(plan.results, work))
+        manifest = finished(plan.results, work)
         status, detail = status_of(plan.results, work)
+        if status == "missing" and work.address not in needed:
+            status, detail = "done", "deleted since; what was made of it is there"
         yield CellRow(
             experiment=", ".join(sorted(users[work.address])),
             label=work.address.rpartition("-")[0],
@@ -153,7 +158,7 @@ def _rows(plan: Plan) -> Iterable[CellRow]:
 
 def status_of(results: Path, work: Work) -> tuple[Status, str]:
     """Return what became of a piece of work, and why where that is known."""
-    manifest = read(folder(results, work))
+    manifest = finished(results, work)
     if manifest is not None:
         return ("diverged" if manifest.status == "diverged" else "done"), manifest.detail
     reason = failure.read(folder(results, work))
@@ -164,7 +169,7 @@ def _provenance(plan: Plan, source: str) -> Provenance:
     """Say where the numbers come from: from the manifests, so that a rebuilt page is the same."""
     from widthlab.report.page import Provenance
 
-    manifests = [m for work in plan.all_work() if (m := read(folder(plan.results, work)))]
+    manifests = [m for work in plan.all_work() if (m := finished(plan.results, work))]
     study = plan.study.model_dump(mode="json", exclude_none=True)
     commits = sorted({str(m.environment["git_commit"]) for m in manifests})
     return Provenance(
@@ -175,16 +180,25 @@ def _provenance(plan: Plan, source: str) -> Provenance:
         versions=_versions(manifests),
         devices=sorted({m.device for m in manifests}),
         wall_seconds=sum(m.seconds for m in manifests),
-        command=f"widthlab report {shlex.quote(_from_here(source))}",
+        command=_command(plan.study, source),
         results=str(plan.results),
         config=yaml.safe_dump(study, sort_keys=False, allow_unicode=True),
     )
 
 
-def _from_here(source: str) -> str:
-    """Return a file's path as one would type it here, so that the page is the same elsewhere."""
+def _command(study: Study, source: str) -> str:
+    """Return the command that builds this very page, to be typed where snakemake runs."""
     path, here = Path(source).absolute(), Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+    file = shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
+    try:
+        same = read_study(path) == study
+    except WidthlabError:
+        same = False
+    if same:
+        return f"widthlab report {file}"
+    # Values were given on Snakemake's command line, too.
+    spec = canonical_json(study.model_dump(mode="json", exclude_none=True))
+    return f"widthlab report --spec {shlex.quote(spec)} {file}"
 
 
 def _versions(manifests: list[Manifest]) -> dict[str, str]:

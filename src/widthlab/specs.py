@@ -142,6 +142,12 @@ class ResidualMLP(Spec):
     def _resolve(cls, values: Any) -> Any:
         return _resolve_variances(values, critical=False)
 
+    @model_validator(mode="after")
+    def _branch(self) -> ResidualMLP:
+        if self.branch == "one_layer" and (self.hidden_ratio != 1 or self.inner_variance != 1):
+            raise ValueError("hidden_ratio and inner_variance belong to two_layer branches")
+        return self
+
     def hidden_width(self, width: int) -> int:
         """M, the hidden width of a two-layer branch at embedding width `width`."""
         return max(1, round(self.hidden_ratio * width))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from widthlab import experiments, plan
-from widthlab.address import canonical_json, digest
+from widthlab.address import seed_sequence
 from widthlab.errors import WidthlabError
 from widthlab.experiments.shared.base import Inputs, Measured, Request, Trained
 from widthlab.plan import Stage, Work
@@ -19,7 +19,6 @@ from widthlab.store.publish import Outcome, folder, payload, publish, scratch
 from widthlab.study import Study
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
     import xarray as xr
 
@@ -51,6 +50,7 @@ def work_of(stage: Stage, specification: dict[str, Any]) -> Work:
         request = TypeAdapter(Request).validate_python(
             {
                 "cell": module.Cell.model_validate(specification["cell"]),
+                "label": specification["label"],
                 "slug": specification["slug"],
                 "data": specification["data"],
                 "checkpoints": tuple(specification["checkpoints"]),
@@ -124,7 +124,9 @@ def extract(results: Path, work: Work, device: str, log: Log) -> None:
     def make(path: Path) -> Outcome:
         on = torch_device(device)
         prepared = data.load(payload(results, source))
-        statistics = module.extract(cell, Inputs(prepared, trained, on, seeds(work)))
+        statistics = module.extract(
+            cell, Inputs(prepared, trained, on, seed_sequence(work.identity))
+        )
         datasets.write(statistics, path)
         diverged = [t.specification.seed for t in trained if t.status == "diverged"]
         if diverged:
@@ -153,6 +155,7 @@ def collect(results: Path, work: Work, cells: tuple[Work, ...]) -> xr.Dataset:
     section = module.Section.model_validate(work.specification["section"])
     measured = [
         Measured(
+            cell.specification["label"],
             module.Cell.model_validate(cell.specification["cell"]),
             datasets.open_dataset(payload(results, cell)),
         )
@@ -160,13 +163,6 @@ def collect(results: Path, work: Work, cells: tuple[Work, ...]) -> xr.Dataset:
     ]
     dataset: xr.Dataset = module.sweep(section, measured)
     return dataset
-
-
-def seeds(work: Work) -> np.random.SeedSequence:
-    """Return the seed sequence of a piece of work: of what it is, not of when or where it runs."""
-    import numpy as np
-
-    return np.random.SeedSequence(int(digest(canonical_json(work.identity))[:32], 16))
 
 
 def torch_device(name: str) -> torch.device:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError, create_model
+from pydantic import AfterValidator, Field, ValidationError, create_model
 
 from widthlab import experiments
 from widthlab.errors import WidthlabError
@@ -34,14 +34,23 @@ else:
     )
 
 
+def _no_braces(path: str) -> str:
+    if set(path) & set("{}"):
+        raise ValueError("must have no braces, which Snakemake reads as wildcards")
+    return path
+
+
+Folder = Annotated[str, Field(min_length=1), AfterValidator(_no_braces)]
+
+
 class Study(Spec):
     """One study: what to run, where results go, and on which device."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=64)]
     """Name of the study and of its report's folder: lower-case letters, digits, - and _."""
-    results: Annotated[str, Field(min_length=1)] = "results"
+    results: Folder = "results"
     """Folder of all results, relative to where snakemake runs, or absolute."""
-    reports: Annotated[str, Field(min_length=1)] = "reports"
+    reports: Folder = "reports"
     """Folder of the reports."""
     seed: Annotated[Seed, Unit("seed")] = 0
     """Seed of the whole study."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
+from pairs import Pair, in_turns, print_table
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
@@ -44,14 +44,11 @@ def jacobian_ntk(model: nn.Module, x: Tensor) -> Tensor:
     return total
 
 
-def _best(function: Callable[[], Tensor], repeats: int) -> tuple[float, Tensor]:
-    """Return the smallest of some wall times, in seconds, and the result."""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        result = function()
-        times.append(time.perf_counter() - start)
-    return min(times), result
+def _used(function: Callable[[], Tensor]) -> float:
+    """Return the core seconds of one call."""
+    start = time.process_time()
+    function()
+    return time.process_time() - start
 
 
 def _mlp() -> Case:
@@ -84,30 +81,31 @@ WAYS: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
 }
 
 
-def rows() -> list[dict[str, Any]]:
-    """Return one row per network: name, fast_s, slow_s, ratio, and the ratio required or None.
+def rows() -> Iterator[Pair]:
+    """Measure, and yield one row per network.
 
     Raises RuntimeError where the two kernels differ by more than single precision explains.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    found = []
     try:
         for name, (make, required) in CASES.items():
             model, x = make()
             model.eval()
-            fast, kernel = _best(partial(empirical_ntk, model, x), 5)
-            slow, expected = _best(partial(jacobian_ntk, model, x), 1)
+            # Compared in the first calls, which also warm both up.
+            kernel, expected = empirical_ntk(model, x), jacobian_ntk(model, x)
             error = float((kernel - expected).norm() / kernel.norm())
             if not error < 1e-4:
                 raise RuntimeError(f"the two kernels of {name} differ by {error:.1e}")
-            ratio = slow / fast
-            found.append(
-                {"name": name, "fast_s": fast, "slow_s": slow, "ratio": ratio, "required": required}
+            times = in_turns(
+                partial(_used, partial(jacobian_ntk, model, x)),
+                partial(_used, partial(empirical_ntk, model, x)),
+                turns=3,
             )
+            peaks = _peak(name, "torch.func"), _peak(name, "layerwise")
+            yield Pair(name, "torch.func", "layerwise", *times, at_least=required, peaks_mb=peaks)
     finally:
         torch.set_num_threads(threads)
-    return found
 
 
 def _peak_so_far() -> int:
@@ -126,25 +124,14 @@ def _print_peak(case: str, way: str) -> None:
     print(f"{(_peak_so_far() - before) / 1024:.0f}")
 
 
-def _peak(case: str, way: str) -> str:
+def _peak(case: str, way: str) -> float:
     """Return what `_print_peak` prints in a process of its own."""
     command = [sys.executable, __file__, "--peak", case, way]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
-def main() -> None:
-    """Print the table, and the memory that each way needs."""
-    if sys.argv[1:2] == ["--peak"]:
-        _print_peak(sys.argv[2], sys.argv[3])
-        return
-    for row in rows():
-        required = f", required {row['required']:.0f}" if row["required"] else ""
-        peaks = " and ".join(f"{_peak(row['name'], way)} MB" for way in WAYS)
-        print(
-            f"{row['name']}: {row['fast_s']:.3f} s, torch.func {row['slow_s']:.3f} s, "
-            f"ratio {row['ratio']:.1f}{required}; peak memory {peaks}"
-        )
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--peak"]:
+        _print_peak(sys.argv[2], sys.argv[3])
+    else:
+        sys.exit(0 if print_table(rows()) else 1)

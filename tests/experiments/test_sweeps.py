@@ -32,7 +32,7 @@ def relu_cells(section, power=1.0, factor=1.0):
         q = factor ** np.arange(q.shape[1]) * q**power
         both = np.stack([q, q], axis=2)
         data = xr.Dataset({"signal_variance": (("draw", "layer", "input"), both)})
-        cells.append(Measured(request.cell, data))
+        cells.append(Measured(request.label, request.cell, data))
     return cells
 
 
@@ -97,14 +97,14 @@ def drift_cells(section, exponent, lost=()):
         names = ("drift", "alignment", *ntk_drift.LEARNING)
         data = xr.Dataset(
             {
-                **{name: ("snapshot", drift[:there]) for name in names},
+                **dict.fromkeys(names, ("snapshot", drift[:there])),
                 "eigenvalue": (("snapshot", "index"), np.ones((there, 4))),
                 "ntk": (("snapshot", "row", "column"), np.ones((there, 4, 4))),
             },
             coords={"step": ("snapshot", steps[:there])},
             attrs={"status": "finished" if there == len(steps) else "diverged"},
         )
-        cells.append(Measured(cell, data))
+        cells.append(Measured(request.label, cell, data))
     return cells
 
 
@@ -177,7 +177,7 @@ def gradient_cells(section, correlation):
             },
             coords={"neurons": ("layer", np.full(section.depth + 1, width))},
         )
-        cells.append(Measured(request.cell, data))
+        cells.append(Measured(request.label, request.cell, data))
     return cells
 
 

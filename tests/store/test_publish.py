@@ -88,9 +88,10 @@ def test_a_damaged_manifest_is_none(tmp_path, text):
     home = folder(tmp_path, WORK)
     (home / MANIFEST).write_text(text)
     assert read(home) is None
+    assert load(home).address == WORK.address
+    (home / TWIN).write_text(text)
     with pytest.raises(WidthlabError, match="no finished result"):
         load(home)
-    (home / TWIN).write_text(text)
     publish(tmp_path, WORK, writer("two"), print)
     assert payload(tmp_path, WORK).read_text() == "two"
     assert json.loads((home / MANIFEST).read_text())["address"] == WORK.address

@@ -4,14 +4,9 @@ from pathlib import Path
 from widthlab.plan import FOLDERS
 from widthlab import reporting
 from widthlab.store import manifest as manifests
+from widthlab.store import publish as publishing
 
-
-def literal(path):
-    """A path as a pattern: braces in it are no wildcards."""
-    return str(path).replace("{", "{{").replace("}", "}}")
-
-
-RESULTS = literal(PLAN.results)
+RESULTS = str(PLAN.results)
 DEVICE = PLAN.study.device
 # Used with --software-deployment-method conda only.
 ENVIRONMENT = "../../envs/widthlab.yaml"
@@ -26,9 +21,9 @@ WHOLE = any(
 
 
 REPORT = {
-    "page": literal(reporting.report_folder(PLAN.study) / "index.html"),
-    "claims": literal(reporting.report_folder(PLAN.study) / "claims.json"),
-    "stamp": literal(reporting.stamp(PLAN.study, PLAN.report.address)),
+    "page": str(reporting.report_folder(PLAN.study) / "index.html"),
+    "claims": str(reporting.report_folder(PLAN.study) / "claims.json"),
+    "stamp": str(reporting.stamp(PLAN.study, PLAN.report.address)),
 }
 
 
@@ -53,8 +48,7 @@ def needs(works):
 
     def inputs(wildcards):
         work = works[wildcards.address]
-        home = PLAN.results / FOLDERS[work.stage] / work.address
-        if manifests.read(home) is not None and not WHOLE:
+        if publishing.finished(PLAN.results, work) is not None and not WHOLE:
             return []
         return ancient([manifest(source) for source in work.inputs])
 
@@ -62,7 +56,7 @@ def needs(works):
 
 
 def results_folder(wildcards):
-    return str(PLAN.results)
+    return RESULTS
 
 
 def specification(works):

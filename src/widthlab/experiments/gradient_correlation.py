@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from widthlab.experiments.shared.base import Inputs, Measured, Request, label_of
+from widthlab.experiments.shared.base import Inputs, Measured, Request
 from widthlab.experiments.shared.random_draws import (
     DrawsCell,
     DrawsSection,
@@ -89,8 +89,7 @@ def sweep(section: Section, measured: list[Measured]) -> xr.Dataset:
     draws = np.zeros(shape[:2], dtype=np.int64)
     samples: dict[tuple[str, int], Array] = {}
     for one in measured:
-        label = label_of(section.models, one.cell.architecture)
-        at = labels.index(label), widths.index(one.cell.width)
+        at = labels.index(one.label), widths.index(one.cell.width)
         statistics = one.statistics.load()
         squared = squared_correlation(statistics["m22"], statistics["m2"])
         signed = signed_correlation(statistics["m11"], statistics["m2"], statistics["m22"])
@@ -107,7 +106,9 @@ def sweep(section: Section, measured: list[Measured]) -> xr.Dataset:
         }.items():
             found[name][at] = values.to_numpy()
         below = statistics[["m22", "m2"]].sel(layer=section.depth - 1)
-        samples[label, one.cell.width] = below.to_array().transpose("draw", "input", ...).to_numpy()
+        samples[one.label, one.cell.width] = (
+            below.to_array().transpose("draw", "input", ...).to_numpy()
+        )
     for i, architecture in enumerate(section.models.values()):
         for j, width in enumerate(widths):
             law = gradient_law(architecture, width, section.depth)
@@ -145,10 +146,11 @@ def claims(
         if not present:
             continue
         own = dataset.sel(model=label, width=present)
+        draws = int(own["draws"].min())
         if np.isfinite(own["exact"]).all():
-            made.append(_exact_claim(label, own, section.draws))
+            made.append(_exact_claim(label, own, draws))
         made.append(_exponent_claim(label, present, samples))
-        made.append(_signed_claim(label, own, section.draws))
+        made.append(_signed_claim(label, own, draws))
     return made
 
 
@@ -212,10 +214,11 @@ def _signed_claim(label: str, own: xr.Dataset, draws: int) -> Claim:
     return band_claim(
         f"gradient_correlation.{label}.signed",
         f"{label}: the signed correlation of two neurons' gradients is zero at every width",
-        "symmetry of the weights; its sampling floor is √(2/(N(N−1)·draws))",
+        "symmetry of the weights; its sampling floor is √(2(1+ρ)/(N(N−1)·draws))",
         np.zeros(len(data)),
         data["signed"].to_numpy(),
         data["signed_error"].to_numpy(),
+        rival=1 / data["width"].to_numpy(),
         labels=_named(data),
         draws=draws,
     )
@@ -272,8 +275,8 @@ def _above_figure(data: pd.DataFrame, counted: str) -> Figure:
         f"E[gᵢ² gⱼ²]/(E gᵢ²)² − 1 against the number k of hidden layers above; {counted}. "
         "Bands: two standard errors (jackknife over draws). Dashed: (1 + 5/N)ᵏ − 1 for ReLU, "
         "(1 + 2/N)ᵏ − 1 for linear layers.",
-        "The correlation of squared gradients rises with the number of layers above and is larger "
-        "for narrow networks, along the exact law where there is one.",
+        "The correlation of squared gradients against the number of layers above, a line for each "
+        "width, with the exact law where there is one.",
         data,
     )
 
@@ -307,8 +310,7 @@ def _width_figure(data: pd.DataFrame, counted: str) -> Figure:
         "Correlation of squared gradients against width",
         f"The correlation at the first carried signal, {depth} layers below the output; {counted}. "
         "Bars: two standard errors over draws. Dashed: the exact law.",
-        "On two logarithmic axes the correlation falls with slope minus one in the width, more "
-        "steeply at the smallest widths.",
+        "The correlation against width on two logarithmic axes, for each architecture.",
         data,
     )
 
@@ -339,8 +341,7 @@ def _norm_figure(data: pd.DataFrame, counted: str) -> Figure:
         "Norm of the gradient by layer",
         f"Norm of the gradient of one output by the carried signal of each layer; {counted}. "
         "Lines: mean over draws. Bands: one standard deviation over draws.",
-        "The mean gradient norm by layer for several widths, with bands that are wider for narrow "
-        "networks and grow towards the first layers.",
+        "The mean gradient norm by layer for several widths, with its spread over draws.",
         data,
     )
 
@@ -379,9 +380,9 @@ def _signed_figure(data: pd.DataFrame, counted: str) -> Figure:
         page.legend()
     return page.finish(
         "gradient-correlation-signed",
-        "The signed correlation is zero within its sampling floor",
+        "The signed correlation beside its sampling floor",
         f"E[gᵢ gⱼ]/E gᵢ² at the first hidden layer; {counted}. Bars: two standard errors over "
-        "draws. Dotted: twice the standard error to expect where the true value is zero.",
-        "Signed correlations at all widths lie within their sampling floor about zero.",
+        "draws. Dotted: twice the standard error to expect, at most, where the true value is zero.",
+        "Signed correlations by width, with twice their sampling floor about zero.",
         data,
     )

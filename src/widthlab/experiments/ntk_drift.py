@@ -25,7 +25,6 @@ from widthlab.experiments.shared.base import (
     Models,
     Request,
     Trained,
-    label_of,
     network_of,
     slug_of,
 )
@@ -58,7 +57,8 @@ TITLE = "Drift of the neural tangent kernel"
 QUESTION = "Does a wider network's tangent kernel move less while it learns, and how much less?"
 METHOD = (
     "At every width and seed a network is trained, and at log-spaced snapshots the empirical NTK "
-    "of held-out inputs is measured (batch normalisation in evaluation mode, with statistics of "
+    "of held-out inputs is measured, each parameter weighted by its learning rate's factor, which "
+    "is not 1 in muP only (batch normalisation in evaluation mode, with statistics of "
     "the training samples at that snapshot). The drift is |Θₜ − Θ₀|/|Θ₀| in the Frobenius norm. "
     "Exponents are fitted over widths, with intervals from resampling seeds; a run that diverged "
     "is counted and shown, and enters no fit."
@@ -138,8 +138,8 @@ def cells(section: Section, seed: int) -> list[Request]:
                     study_seed=seed,
                 )
                 cost = _cost(section, network)
-                slug = slug_of(label, network, f"s{number}")
-                requests.append(Request(cell, slug, section.data, (checkpoint,), cost))
+                slug = slug_of(network, f"s{number}")
+                requests.append(Request(cell, label, slug, section.data, (checkpoint,), cost))
     return requests
 
 
@@ -177,28 +177,36 @@ def extract(cell: Cell, inputs: Inputs) -> xr.Dataset:
             f"probe: {cell.probe} inputs are asked for, but the data set has {len(x)} test samples"
         )
     seen = inputs.data.train(inputs.device)[0][:CALIBRATION]
+    rates: dict[str, float] = {}
     kernels: list[torch.Tensor] = []
     for step in history["step"]:
         model = load_model(trained.folder, step, inputs.device)
         recalibrate(model, seen)
-        kernels.append(empirical_ntk(model, x, outputs=cell.kernel))
-    start = kernels[0]
+        if trained.specification.training.optimiser == "sgd":
+            rates = model.learning_rate_factors("sgd")
+        kernels.append(empirical_ntk(model, x, outputs=cell.kernel, rates=rates))
+    rows = cell.probe * (1 if cell.kernel == "trace" else inputs.data.outputs)
     dims = ("snapshot", "row", "column")
     variables = {
-        "ntk": (dims, np.stack([k.numpy() for k in kernels]), "empirical NTK of held-out inputs"),
+        # Reshaped, since a run that diverged before its first step has no snapshot.
+        "ntk": (
+            dims,
+            np.array([k.numpy() for k in kernels]).reshape(len(kernels), rows, rows),
+            "empirical NTK of held-out inputs",
+        ),
         "eigenvalue": (
             ("snapshot", "index"),
-            np.stack([eigenvalues(k).numpy() for k in kernels]),
+            np.array([eigenvalues(k).numpy() for k in kernels]).reshape(len(kernels), rows),
             "eigenvalues of the NTK, in descending order",
         ),
         "drift": (
             "snapshot",
-            np.array([relative_drift(k, start) for k in kernels]),
+            np.array([relative_drift(k, kernels[0]) for k in kernels]),
             "|Θₜ − Θ₀| / |Θ₀|, Frobenius norms",
         ),
         "alignment": (
             "snapshot",
-            np.array([kernel_alignment(k, start) for k in kernels]),
+            np.array([kernel_alignment(k, kernels[0]) for k in kernels]),
             "⟨Θₜ, Θ₀⟩ / (|Θₜ||Θ₀|)",
         ),
         **{
@@ -214,6 +222,7 @@ def extract(cell: Cell, inputs: Inputs) -> xr.Dataset:
         coords={"step": ("snapshot", np.array(history["step"]), {"units": "steps"})},
         attrs={
             "kernel": cell.kernel,
+            "weights": "learning-rate factors of the parameterisation" if rates else "none",
             "mode": "evaluation",
             "batch_normalisation": f"statistics of {len(seen)} training samples, at every snapshot",
             "status": trained.status,
@@ -261,15 +270,17 @@ def sweep(section: Section, measured: list[Measured]) -> xr.Dataset:
     spectrum = np.full((*shape, 2, rows), np.nan)
     there, diverged = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
     for one in measured:
-        label = label_of(section.models, one.cell.architecture)
-        at = labels.index(label), widths.index(one.cell.width), one.cell.seed
+        at = labels.index(one.label), widths.index(one.cell.width), one.cell.seed
         statistics = one.statistics.drop_vars("ntk").load()
         taken = np.searchsorted(steps, statistics["step"].to_numpy())
         for name in texts:
             found[name][at][taken] = statistics[name].to_numpy()
-        spectrum[at] = statistics["eigenvalue"].isel(snapshot=[0, -1]).to_numpy()
-        there[at] = True
         diverged[at] = statistics.attrs["status"] == "diverged"
+        if len(taken):
+            spectrum[at][0] = statistics["eigenvalue"].isel(snapshot=0).to_numpy()
+        if not diverged[at]:
+            spectrum[at][1] = statistics["eigenvalue"].isel(snapshot=-1).to_numpy()
+        there[at] = True
     grid = ("model", "width", "seed")
     dataset = xr.Dataset(
         {
@@ -281,6 +292,11 @@ def sweep(section: Section, measured: list[Measured]) -> xr.Dataset:
                 (*grid, "when", "index"),
                 spectrum,
                 {"units": "1", "description": "eigenvalues of the NTK, in descending order"},
+            ),
+            "predicted_exponent": (
+                "model",
+                np.array([_exponent(a, section.training) for a in section.models.values()]),
+                {"units": "1", "description": "predicted exponent of the drift in N, or NaN"},
             ),
             "present": (grid, there, {"description": "whether the cell is finished"}),
             "diverged": (grid, diverged, {"description": "whether training diverged"}),
@@ -316,7 +332,7 @@ def claims(section: Section, dataset: xr.Dataset) -> list[Claim]:
         drift = final.sel(model=label).to_numpy()
         samples = [drift[i][there[i]] for i in range(len(section.width))]
         law = fit_power_law(section.width, samples, seed=0)
-        if (known := predicted_exponent(architecture)) is None:
+        if (known := predicted_exponent(architecture, section.training)) is None:
             made.append(
                 falling_claim(
                     f"ntk_drift.{label}.falls",
@@ -341,15 +357,30 @@ def claims(section: Section, dataset: xr.Dataset) -> list[Claim]:
     return made
 
 
+def _exponent(architecture: Architecture, training: Training) -> float:
+    known = predicted_exponent(architecture, training)
+    return np.nan if known is None else known[0]
+
+
 Prediction = tuple[float, tuple[float, ...], str, str]
 """An exponent, its rivals, what it says in words, and its source."""
 
 
-def predicted_exponent(architecture: Architecture) -> Prediction | None:
-    """Return the predicted exponent of the drift in N, or None where theory has none."""
+SMOOTH = ("linear", "tanh", "erf", "gelu", "silu")
+"""Activations for which the lazy limit's rate is proved; kinks may change it."""
+
+
+def predicted_exponent(architecture: Architecture, training: Training) -> Prediction | None:
+    """Return the predicted exponent of the drift in N, or None where theory has none.
+
+    Theory is of gradient descent: not of Adam, nor of weight decay or clipping, which move the
+    kernel at any width.
+    """
     if isinstance(architecture, ResNet20) or architecture.normalisation == "batch":
         return None
-    if architecture.parameterisation == "ntk":
+    if training.optimiser != "sgd" or training.weight_decay or training.clip_norm is not None:
+        return None
+    if architecture.parameterisation == "ntk" and architecture.activation in SMOOTH:
         source = "Jacot et al. (2018); Huang & Yau (2020); Dyer & Gur-Ari (2020): Θₜ − Θ₀ = O(1/N)"
         return -1.0, (-0.5, 0.0), "falls as 1/N", source
     if architecture.parameterisation == "mup":
@@ -427,22 +458,34 @@ def _width_figure(dataset: xr.Dataset) -> Figure:
             line=False,
             labels=("width N", f"relative drift of the NTK after {last['step'].max()} steps"),
         )
-        widths = dataset["width"].to_numpy()
-        for number, label in enumerate(dataset["model"].to_numpy()):
-            own = dataset["drift"].sel(model=label).isel(step=-1).to_numpy()
-            law = fit_power_law(widths, list(own), seed=0)
-            if np.isfinite(law.exponent):
-                line = law.prefactor * widths.astype(float) ** law.exponent
-                plots.theory(axes, widths, line, None if number else "fitted power law")
+        widths = dataset["width"].to_numpy().astype(float)
+        named: set[str] = set()
+        for label in dataset["model"].to_numpy():
+            own = dataset.sel(model=label)
+            law = fit_power_law(widths, list(own["drift"].isel(step=-1).to_numpy()), seed=0)
+            if not np.isfinite(law.exponent):
+                continue
+            lines = {"fitted power law": law.exponent}
+            if np.isfinite(own["predicted_exponent"]):
+                lines["predicted slope"] = float(own["predicted_exponent"])
+            # Both go through the fit at the geometric middle of the widths.
+            middle = np.exp(np.log(widths).mean())
+            for name, exponent in lines.items():
+                line = law.prefactor * middle**law.exponent * (widths / middle) ** exponent
+                style = "dotted" if name == "fitted power law" else "dashed"
+                label_once = None if name in named else name
+                plots.theory(axes, widths, line, label_once, style=style)  # type: ignore[arg-type]
+                named.add(name)
         page.legend()
     return page.finish(
         "ntk-drift-width",
         "Drift of the tangent kernel against width",
         f"Relative drift of the NTK on {dataset.attrs['probe']} held-out inputs at the end of "
-        f"training; {_counted(dataset)}. Points: mean over seeds. Bars: 95 % t intervals. Dashed: "
-        "the fitted power laws, whose exponents and intervals stand with the claims.",
-        "On two logarithmic axes the drift of the tangent kernel against width, a straight line "
-        "for each architecture.",
+        f"training; {_counted(dataset)}. Points: mean over seeds. Bars: 95 % t intervals. "
+        "Dotted: fitted power laws, whose exponents and intervals stand with the claims. Dashed: "
+        "the predicted slope, where there is one.",
+        "The drift of the tangent kernel against width on two logarithmic axes, for each "
+        "architecture, with the fitted and the predicted power law.",
         last,
     )
 
@@ -473,7 +516,7 @@ def _training_figure(dataset: xr.Dataset) -> Figure:
         "Drift of the tangent kernel along training",
         f"Relative drift of the NTK at every snapshot; {_counted(dataset)}. Lines: mean over "
         "seeds. Bands: 95 % t intervals.",
-        "The drift grows along training at every width and is smaller for wider networks.",
+        "The drift of the tangent kernel against the training step, a line for each width.",
         data,
     )
 
@@ -509,8 +552,8 @@ def _spectrum_figure(dataset: xr.Dataset) -> Figure:
         "Spectrum of the tangent kernel before and after training",
         f"Eigenvalues of the NTK on {dataset.attrs['probe']} held-out inputs, mean over seeds, "
         f"over the largest at the start; {_counted(dataset)}.",
-        "Sorted eigenvalues at the start and at the end of training by width: training lifts the "
-        "largest ones, more so in narrow networks.",
+        "Sorted eigenvalues of the tangent kernel at the start and at the end of training, a line "
+        "for each width.",
         data,
     )
 
@@ -541,14 +584,12 @@ def _learning_figure(dataset: xr.Dataset) -> Figure:
                 )
         page.letter(*(f"{label}, {what}" for label in names for what in ("loss", "accuracy")))
         page.legend("width N")
-    table = loss.merge(
-        accuracy, on=["model", "width", "step", "finite"], suffixes=("_loss", "_acc")
-    )
+    table = loss.merge(accuracy, on=["model", "width", "step"], suffixes=("_loss", "_accuracy"))
     return page.finish(
         "ntk-drift-learning",
         "Learning by width",
         f"Loss and accuracy of test samples along training; {_counted(dataset)}. Lines: mean over "
-        "seeds. Bands: 95 % t intervals.",
-        "Test loss falls and test accuracy rises along training at every width.",
+        "seeds. Bands: 95 % t intervals. Batch normalisation has its running averages here.",
+        "Test loss and test accuracy against the training step, a line for each width.",
         table,
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from widthlab.experiments.shared.base import Inputs, Measured, Request, label_of
+from widthlab.experiments.shared.base import Inputs, Measured, Request
 from widthlab.experiments.shared.random_draws import (
     DrawsCell,
     DrawsSection,
@@ -39,11 +39,11 @@ QUESTION = (
 METHOD = (
     "At every width, networks are drawn at random and run on training inputs that are scaled to "
     "|x|² = d. The signal variance q = |h|²/N of every layer is averaged over inputs within a "
-    "draw, since they share the weights, and errors come from the spread over draws. Draws whose "
-    "signal has died (q = 0) are counted and left out of logarithms only."
+    "draw, since they share the weights, and errors come from the spread over draws. Signals that "
+    "have died (q = 0) or are not finite are counted; dead ones are left out of logarithms only."
 )
 SMALL = 0.1
-"""Largest l/N at which second moments are compared: beyond, heavy tails hide them."""
+"""Largest l/N at which means of q and q² are compared: beyond, heavy tails hide them."""
 LEADING = 0.25
 """Largest L/N at which the leading order in 1/N is judged by an exponent."""
 
@@ -85,10 +85,9 @@ def sweep(section: Section, measured: list[Measured]) -> xr.Dataset:
     draws = np.zeros(shape[:2], dtype=np.int64)
     signals: dict[tuple[str, int], Array] = {}
     for one in measured:
-        label = label_of(section.models, one.cell.architecture)
-        at = labels.index(label), widths.index(one.cell.width)
+        at = labels.index(one.label), widths.index(one.cell.width)
         q = one.statistics["signal_variance"].transpose("draw", "layer", "input").to_numpy()
-        signals[label, one.cell.width] = q
+        signals[one.label, one.cell.width] = q
         draws[at] = len(q)
         for name, values in vars(signal_moments(q)).items():
             found[name][at] = values
@@ -120,6 +119,7 @@ MEASURED = {
     "square_error": "standard error of square",
     "log_mean": "mean of log(q_l / q_0) over living signals",
     "log_mean_error": "standard error of log_mean",
+    "log_median": "median of log(q_l / q_0) over living signals",
     "log_variance": "variance of log(q_l / q_0) over draws",
     "log_variance_error": "standard error of log_variance",
     "alive": "share of draws and inputs whose signal is alive",
@@ -152,69 +152,127 @@ def claims(
 
 
 def _law_claims(label: str, architecture: Perceptron, own: xr.Dataset, draws: int) -> list[Claim]:
-    from widthlab.experiments.shared.verdicts import band_claim
-
+    """Judge the block law and the exact laws that the model has."""
     depth = int(own["layer"][-1])
-    widths = own["width"].to_numpy()
-    last = own.sel(layer=depth)
-    at_depth = [f"N = {width}, l = {depth}" for width in widths]
-    words = f"{label}: "
+    laws = {name for name in THEORY if np.isfinite(own[name]).all()}
     made: list[Claim] = []
-    exact = np.isfinite(last["exact_square"].to_numpy()).all()
-    if exact:
-        made.append(
-            band_claim(
-                f"variance.{label}.mean",
-                words + "the mean signal variance follows the block law at every width, "
-                "without any shift of order 1/N",
-                "block law; Hanin & Nica (2020)",
-                last["block_law"].to_numpy(),
-                last["mean"].to_numpy(),
-                last["mean_error"].to_numpy(),
-                labels=at_depth,
-                draws=draws,
-            )
-        )
-        layers = np.floor(SMALL * widths).astype(int).clip(max=depth)
-        few = layers >= 1
-        if few.any():
-            pick = own.isel(width=np.flatnonzero(few))
-            chosen = [pick.isel(width=i).sel(layer=layer) for i, layer in enumerate(layers[few])]
-            values = {
-                name: np.array([float(c[name]) for c in chosen])
-                for name in ("exact_square", "square", "square_error")
-            }
-            made.append(
-                band_claim(
-                    f"variance.{label}.square",
-                    words + f"E q² follows its exact product in N at depths up to {SMALL:g} N",
-                    "Hanin & Nica (2020): ∏(1 + 5/N) for ReLU, ∏(1 + 2/N) for linear layers",
-                    values["exact_square"],
-                    values["square"],
-                    values["square_error"],
-                    labels=[
-                        f"N = {n}, l = {layer}"
-                        for n, layer in zip(widths[few], layers[few], strict=True)
-                    ],
-                    draws=draws,
-                    rival=np.array([float(c["block_law"]) ** 2 for c in chosen]),
-                )
-            )
+    shallow = _shallow(own)
+    if "block_law" in laws and shallow is not None:
+        made.append(_mean_claim(label, shallow, draws, exact="exact_square" in laws))
+    if "exact_square" in laws and shallow is not None:
+        made.append(_square_claim(label, architecture, shallow, draws))
+    last = own.sel(layer=depth)
+    widths = own["width"].to_numpy()
+    # What would be the case if nothing drifted, and if fluctuations fell as 1/√N only.
+    slow = np.sqrt(widths[-1] / widths)
+    rivals = {
+        "log_mean": np.zeros(len(widths)),
+        "log_variance": last["exact_log_variance"].to_numpy()[-1] * slow,
+    }
     for name, text in (("log_mean", "mean"), ("log_variance", "variance")):
-        if np.isfinite(last[f"exact_{name}"].to_numpy()).all():
+        if f"exact_{name}" in laws:
             made.append(
-                band_claim(
+                _band(
                     f"variance.{label}.{name}",
-                    words + f"the {text} of log q over draws follows its exact law in N",
-                    "Hanin & Nica (2020), sums of ψ and ψ' over layers",
-                    last[f"exact_{name}"].to_numpy(),
-                    last[name].to_numpy(),
-                    last[f"{name}_error"].to_numpy(),
-                    labels=at_depth,
-                    draws=draws,
+                    f"{label}: the {text} of log(q/q₀) over draws follows its exact law in N",
+                    "Hanin & Nica (2020): sums of ψ and ψ' over layers",
+                    last.stack(point=["width"]),
+                    (f"exact_{name}", name),
+                    rivals[name],
+                    draws,
+                    labels=[f"N = {width}, l = {depth}" for width in widths],
                 )
             )
     return made
+
+
+def _shallow(own: xr.Dataset) -> xr.Dataset | None:
+    """Return, for every width, the deepest layer with l/N small enough for moments of q."""
+    widths = own["width"].to_numpy()
+    layers = np.floor(SMALL * widths).astype(int).clip(max=int(own["layer"][-1]))
+    few = np.flatnonzero(layers >= 1)
+    if len(few) == 0:
+        return None
+    import xarray as xr
+
+    points = {
+        "width": xr.DataArray(widths[few], dims="point"),
+        "layer": xr.DataArray(layers[few], dims="point"),
+    }
+    return own.sel(points)
+
+
+def _band(
+    identifier: str,
+    statement: str,
+    source: str,
+    points: xr.Dataset,
+    names: tuple[str, str],
+    rival: Array,
+    draws: int,
+    *,
+    labels: list[str] | None = None,
+    tolerance: Array | float = 0.0,
+) -> Claim:
+    """Judge the law names[0] of the measured names[1] at points of (width, layer)."""
+    from widthlab.experiments.shared.verdicts import band_claim
+
+    law, measured = names
+    if labels is None:
+        pairs = zip(points["width"].to_numpy(), points["layer"].to_numpy(), strict=True)
+        labels = [f"N = {width}, l = {layer}" for width, layer in pairs]
+    return band_claim(
+        identifier,
+        statement,
+        source,
+        points[law].to_numpy(),
+        points[measured].to_numpy(),
+        points[f"{measured}_error"].to_numpy(),
+        rival=rival,
+        labels=labels,
+        draws=draws,
+        tolerance=tolerance,
+    )
+
+
+def _mean_claim(label: str, points: xr.Dataset, draws: int, *, exact: bool) -> Claim:
+    """Judge the block law of the mean: exact at every width, or up to order l/N."""
+    law = points["block_law"].to_numpy()
+    order = law * (points["layer"] / points["width"]).to_numpy()
+    if exact:
+        words = f"at every width, without any shift of order l/N (depths up to {SMALL:g} N)"
+        # The rival: the mean drifts as the typical value does, or by l/N where that is unknown.
+        typical = law * np.exp(points["exact_log_mean"].to_numpy())
+        rival = np.where(np.isfinite(typical), typical, law - order)
+        tolerance = 0.0 * law
+    else:
+        words = f"up to corrections of order l/N (depths up to {SMALL:g} N)"
+        rival, tolerance = np.ones_like(law), order
+    return _band(
+        f"variance.{label}.mean",
+        f"{label}: the mean signal variance follows the block law {words}",
+        "block law; Hanin & Nica (2020)" if exact else "Poole et al. (2016); block law",
+        points,
+        ("block_law", "mean"),
+        rival,
+        draws,
+        tolerance=tolerance,
+    )
+
+
+def _square_claim(label: str, architecture: Perceptron, points: xr.Dataset, draws: int) -> Claim:
+    product = architecture.name == "mlp"
+    return _band(
+        f"variance.{label}.square",
+        f"{label}: E (q/q₀)² follows its exact law in N at depths up to {SMALL:g} N",
+        "Hanin & Nica (2020): ∏(1 + 5/N) for ReLU, ∏(1 + 2/N) for linear layers, at criticality"
+        if product
+        else "exact second moment of residual blocks with Gaussian weights",
+        points,
+        ("exact_square", "square"),
+        points["block_law"].to_numpy() ** 2,
+        draws,
+    )
 
 
 def _scaling_claim(
@@ -227,6 +285,9 @@ def _scaling_claim(
     widths = [width for width in widths if section.depth <= LEADING * width]
     samples = [log_ratio(signals[label, width], section.depth) for width in widths]
     law = fit_power_law(widths, samples, statistic=_variance, seed=0)
+    # A layer's fluctuation has corrections of relative order 5/N (ReLU's own constant).
+    reach = np.log(widths[-1] / widths[0]) if len(widths) > 1 else 1.0
+    tolerance = 5 / widths[0] / reach if widths else 0.0
     return exponent_claim(
         f"variance.{label}.exponent",
         f"{label}: the variance of log q over draws falls as 1/N at fixed depth, where "
@@ -235,6 +296,7 @@ def _scaling_claim(
         law,
         -1.0,
         (-0.5, -2.0),
+        tolerance=tolerance,
     )
 
 
@@ -281,26 +343,34 @@ def _layer_figure(dataset: xr.Dataset, label: str) -> Figure:
 
     data = _table(dataset)
     data = data[data["model"] == label]
-    with canvas(ncols=2) as page:
-        left, right = page.axes
-        plots.layers(
-            left, data, y="mean", low="mean_low", high="mean_high", labels=("layer l", "mean of q")
-        )
-        plots.layers(right, data, y="median", labels=("layer l", "median of q"))
-        law = data[data["width"] == data["width"].max()]
-        if np.isfinite(law["block_law"]).all():
-            for axes in page.axes:
-                plots.theory(axes, law["layer"], law["block_law"], "block law, N → ∞")
-        page.letter("Mean", "Median")
+    panels = {
+        "mean": ("block_law", "mean of q", "Mean"),
+        "log_mean": ("exact_log_mean", "mean of log(q/q₀)", "Typical value"),
+        "log_median": (None, "median of log(q/q₀)", "Median"),
+        "log_variance": ("exact_log_variance", "Var log(q/q₀)", "Spread"),
+    }
+    with canvas(ncols=2, nrows=2) as page:
+        for axes, (name, (law, words, _)) in zip(page.axes, panels.items(), strict=True):
+            interval = {"low": f"{name}_low", "high": f"{name}_high"}
+            ends = interval if f"{name}_low" in data else {}
+            plots.layers(axes, data, y=name, labels=("layer l", words), **ends)
+            known = data.dropna(subset=[law]) if law else data.iloc[:0]
+            # The block law is the same at every width.
+            drawn = known[known["width"] == known["width"].max()] if law == "block_law" else known
+            for number, (_, one) in enumerate(drawn.groupby("width")):
+                title = "block law, N → ∞" if law == "block_law" else "exact law"
+                plots.theory(axes, one["layer"], one[law], None if number else title)
+            plots.limits_from(axes, list(data[name]))
+        page.letter(*(title for _, _, title in panels.values()))
         page.legend("width N")
     return page.finish(
         f"variance-layers-{label.replace('_', '-')}",
         f"Signal variance along the layers: {label}",
-        f"Mean and median of the signal variance q over {int(dataset['draws'].max())} random "
-        f"networks at each width, inputs with q₀ = 1; {_counted(dataset, data)}. Bands: two "
-        "standard errors over draws.",
-        f"Mean and median of the signal variance by layer for {label} at several widths: at finite "
-        "width the median leaves the mean as the layers go up.",
+        f"Signal variance q over {int(dataset['draws'].max())} random networks at each width, "
+        f"inputs with |x|² = d; {_counted(dataset, data)}. Bands: two standard errors over draws. "
+        "Dashed: theory, where there is one.",
+        f"Mean of q, and mean, median and variance of log(q/q₀), by layer for {label} at several "
+        "widths.",
         data,
     )
 
@@ -336,8 +406,7 @@ def _scaling_figure(dataset: xr.Dataset) -> Figure:
         "Fluctuations of the signal variance against width",
         f"Variance over draws of log(q/q₀) at layer {depth}; {_counted(dataset, data)}. Bars: two "
         "standard errors over draws. Dashed: the exact law, where there is one.",
-        "On two logarithmic axes the variance of log q falls as a straight line of slope minus one "
-        "in the width.",
+        "The variance of log q against width on two logarithmic axes, for each architecture.",
         data,
     )
 
@@ -364,9 +433,9 @@ def _collapse_figure(dataset: xr.Dataset) -> Figure:
         page.legend("width N")
     return page.finish(
         "variance-collapse",
-        "Fluctuations are a function of depth over width",
+        "Fluctuations against depth over width",
         "Variance over draws of log(q/q₀) at every layer and width against l/N; "
-        f"{_counted(dataset, data)}. Points of all widths on one curve mean that l/N controls.",
-        "The variance of log q at all layers and widths falls onto one rising curve in l over N.",
+        f"{_counted(dataset, data)}. Where points of all widths lie on one curve, l/N controls.",
+        "The variance of log q at all layers and widths against l over N, a colour for each width.",
         data,
     )

@@ -9,7 +9,6 @@ symmetric, and only the part on and above the diagonal is sure to be filled in.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -18,6 +17,9 @@ from widthlab.statistics.layer_gradients import Direct, Factor, Outer
 
 HALVED_ABOVE = 192
 """Rows above which a symmetric product is worth splitting into blocks."""
+
+INNER_CACHE = 2**18
+"""Bytes of the buffer that a CPU's loop over samples uses again: half of a core's own cache."""
 
 
 def gram(first: Factor, second: Factor, *, trace: bool, dtype: torch.dtype, memory: int) -> Tensor:
@@ -126,40 +128,38 @@ def patch_gram(
     """Contract patches with patches and cotangents with cotangents, some samples at a time."""
     m, outputs, neurons, positions = first.cotangents.shape
     other = second.inputs.shape[0]
-    per_pair = positions * (positions + (positions if trace else 2 * outputs * neurons))
-    step = max(1, math.isqrt(memory // (per_pair * dtype.itemsize)))
-    blocks = _trace_block if trace else _full_block
-    size = 1 if trace else outputs
+    if trace:
+        size, blocks = 1, _trace_block
+        rows = columns = max(1, math.isqrt(memory // (2 * positions**2 * dtype.itemsize)))
+    else:
+        size, blocks = outputs, _full_block
+        spread = positions * neurons * outputs * dtype.itemsize
+        on_cpu = first.inputs.device.type == "cpu"
+        rows = max(1, (min(memory, INNER_CACHE) if on_cpu else memory) // spread)
+        columns = max(1, memory // (spread + rows * positions**2 * dtype.itemsize))
     total = first.inputs.new_zeros((m * size, other * size), dtype=dtype)
-    for i, j in _pairs(m, other, step, symmetric=second is first):
-        rows = slice(i * size, (i + step) * size)
-        columns = slice(j * size, (j + step) * size)
-        total[rows, columns] = blocks(
-            first.inputs[i : i + step].to(dtype),
-            first.cotangents[i : i + step].to(dtype),
-            second.inputs[j : j + step].to(dtype),
-            second.cotangents[j : j + step].to(dtype),
-        )
+    for i in range(0, m, rows):
+        a, delta = first.inputs[i : i + rows].to(dtype), first.cotangents[i : i + rows].to(dtype)
+        for j in range(i if second is first else 0, other, columns):
+            a2 = second.inputs[j : j + columns].to(dtype)
+            delta2 = second.cotangents[j : j + columns].to(dtype)
+            block = total[i * size : (i + rows) * size, j * size : (j + columns) * size]
+            block.copy_(blocks(a, delta, a2, delta2))
     return total
-
-
-def _pairs(m: int, other: int, step: int, *, symmetric: bool) -> Iterator[tuple[int, int]]:
-    """Yield the starts of pairs of blocks, only those on and above the diagonal if symmetric."""
-    for i in range(0, m, step):
-        for j in range(i if symmetric else 0, other, step):
-            yield i, j
 
 
 def _full_block(a: Tensor, delta: Tensor, a2: Tensor, delta2: Tensor) -> Tensor:
     """Σ_pq (a_ip·a_jq)(δ_icp·δ_jdq), shape (m·C, m'·C)."""
-    m, outputs, neurons, positions = delta.shape
+    m, outputs, _, positions = delta.shape
     other = a2.shape[0]
-    inner = a.flatten(0, 1) @ a2.flatten(0, 1).T
-    inner = inner.view(m * positions, other, positions).transpose(0, 1)
-    spread = inner @ delta2.flatten(1, 2).transpose(1, 2)
-    spread = spread.view(other, m, positions, outputs, neurons).permute(1, 4, 2, 0, 3)
-    spread = spread.reshape(m, neurons * positions, other * outputs)
-    total: Tensor = delta.reshape(m, outputs, -1) @ spread
+    # The summed axes are neighbours in memory throughout, so that nothing is copied in the loop.
+    left = delta.transpose(2, 3).reshape(m, outputs, -1)
+    right = delta2.permute(0, 3, 2, 1).reshape(other, positions, -1)
+    inner = (a.flatten(0, 1) @ a2.flatten(0, 1).T).view(m * positions, other, positions)
+    total = a.new_empty(m, outputs, other, outputs)
+    for j in range(other):
+        spread = inner[:, j] @ right[j]
+        total[:, :, j] = left @ spread.view(m, -1, outputs)
     return total.view(m * outputs, other * outputs)
 
 

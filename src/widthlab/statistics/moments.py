@@ -24,6 +24,7 @@ class SignalMoments:
     square_error: Array
     log_mean: Array
     log_mean_error: Array
+    log_median: Array
     log_variance: Array
     log_variance_error: Array
     alive: Array
@@ -34,7 +35,8 @@ def signal_moments(q: Array) -> SignalMoments:
     """Summarise signal variances, shape (draws, layers, inputs).
 
     The inputs of one draw share its weights, so they are averaged within the draw first. Dead
-    signals (q = 0) count in means and squares, and are left out of logarithms.
+    signals (q = 0) count in means and squares and are left out of logarithms; signals that are not
+    finite are left out of everything. `alive` tells how many are neither.
     """
     ratio = np.divide(q, q[:, :1], out=np.full(q.shape, np.nan), where=q[:, :1] > 0)
     alive = np.isfinite(ratio) & (ratio > 0)
@@ -52,6 +54,7 @@ def signal_moments(q: Array) -> SignalMoments:
         square_error=_error(_mean(ratio**2, 2)),
         log_mean=_mean(within, 0),
         log_mean_error=_error(within),
+        log_median=_median(log),
         log_variance=_mean(squares, 0),
         log_variance_error=_error(squares),
         alive=alive.mean(axis=(0, 2)),
@@ -69,6 +72,13 @@ def log_ratio(q: Array, layer: int) -> Array:
 def _mean(values: Array, axis: int) -> Array:
     """Mean of the finite values over an axis; NaN where there is none."""
     return np.asarray(np.ma.masked_invalid(values).mean(axis=axis).filled(np.nan))
+
+
+def _median(values: Array) -> Array:
+    """Median over draws and inputs of (draws, layers, inputs) without what is not finite."""
+    each = np.moveaxis(values, 1, 0).reshape(values.shape[1], -1)
+    finite = [layer[np.isfinite(layer)] for layer in each]
+    return np.array([np.median(layer) if layer.size else np.nan for layer in finite])
 
 
 def _error(values: Array) -> Array:

@@ -10,7 +10,7 @@ arXiv:2206.08720, compare ways to contract it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import torch
@@ -25,7 +25,7 @@ from widthlab.statistics.capture import (
     trainable_layers,
 )
 from widthlab.statistics.contractions import gram
-from widthlab.statistics.layer_gradients import GRADIENTS, Factor, Outer
+from widthlab.statistics.layer_gradients import GRADIENTS, Factor, Outer, trainable
 
 Outputs = Literal["full", "trace"]
 
@@ -41,6 +41,7 @@ def empirical_ntk(
     x: Tensor,
     *,
     outputs: Outputs = "full",
+    rates: Mapping[str, float] | None = None,
     memory: int = 2**30,
     dtype: torch.dtype = torch.float64,
 ) -> Tensor:
@@ -48,6 +49,9 @@ def empirical_ntk(
 
     - `full`: Θ of shape (n·C, n·C), ordered (sample, output): row i·C + c is output c of sample i.
     - `trace`: Σ_c Θ_cc of shape (n, n).
+
+    `rates` are factors on the learning rate by parameter name, 1 where left out: the kernel is
+    then Σ_p rate_p J_p J_pᵀ, the one by which gradient descent with these rates moves the outputs.
 
     The network is in evaluation mode (batch normalisation with running statistics, no dropout),
     and is left as it was found: modes, gradients and hooks. Parameters with requires_grad False
@@ -75,7 +79,7 @@ def empirical_ntk(
         classes = 1 if trace else next(iter(few.values())).cotangents.shape[1]
         kernel = torch.empty(x.shape[0] * classes, x.shape[0] * classes, dtype=torch.float64)
         working = min(memory // 4, CACHE) if device.type == "cpu" else memory // 4
-        for (i, j), block in _blocks(model, layers, x, size, trace, dtype, working):
+        for (i, j), block in _blocks(model, layers, x, size, trace, dtype, working, rates or {}):
             rows = slice(i * classes, i * classes + block.shape[0])
             columns = slice(j * classes, j * classes + block.shape[1])
             kernel[rows, columns] = block.cpu()
@@ -92,15 +96,16 @@ def _blocks(
     trace: bool,
     dtype: torch.dtype,
     memory: int,
+    rates: Mapping[str, float],
 ) -> Iterator[tuple[tuple[int, int], Tensor]]:
     """Yield the blocks of the kernel on and above the diagonal, with their first samples."""
     for i in range(0, x.shape[0], size):
         left = capture(model, layers, x[i : i + size])
-        upper = torch.triu(_block(layers, left, left, trace, dtype, memory))
+        upper = torch.triu(_block(layers, left, left, trace, dtype, memory, rates))
         yield (i, i), upper + torch.triu(upper, 1).T
         for j in range(i + size, x.shape[0], size):
             right = capture(model, layers, x[j : j + size])
-            yield (i, j), _block(layers, left, right, trace, dtype, memory)
+            yield (i, j), _block(layers, left, right, trace, dtype, memory, rates)
 
 
 def _block(
@@ -110,6 +115,7 @@ def _block(
     trace: bool,
     dtype: torch.dtype,
     memory: int,
+    rates: Mapping[str, float],
 ) -> Tensor:
     """Return the sum over layers of the Gram matrices of two chunks."""
     total: Tensor | None = None
@@ -118,8 +124,15 @@ def _block(
             continue
         firsts = _factors(module, left[name])
         seconds = firsts if right is left else _factors(module, right[name])
-        for first, second in zip(firsts, seconds, strict=True):
+        # Biases come last, after the weights (several of them in grouped convolutions).
+        kinds = ["weight"] * len(firsts)
+        if trainable(getattr(module, "bias", None)):
+            kinds[-1] = "bias"
+        for kind, first, second in zip(kinds, firsts, seconds, strict=True):
             part = gram(first, second, trace=trace, dtype=dtype, memory=memory)
+            rate = rates.get(f"{name}.{kind}" if name else kind, 1.0)
+            if rate != 1.0:
+                part = part * rate
             total = part if total is None else total.add_(part)
     assert total is not None
     return total

@@ -13,6 +13,9 @@ from widthlab.errors import WidthlabError
 
 def write(dataset: xr.Dataset, path: Path) -> None:
     """Write a dataset as a zarr (format 3) folder with consolidated metadata."""
+    # Text of one length has no specification in zarr 3; text of any length has.
+    text = [name for name, array in dataset.variables.items() if array.dtype.kind == "U"]
+    dataset = dataset.assign({name: dataset[name].astype(object) for name in text})
     with warnings.catch_warnings():
         # Consolidated metadata is an extension of the format that xarray reads by default.
         warnings.simplefilter("ignore", category=zarr.errors.ZarrUserWarning)

@@ -68,8 +68,11 @@ def read(folder: Path, name: str = MANIFEST) -> Manifest | None:
 
 
 def load(folder: Path) -> Manifest:
-    """Return a folder's manifest; raises WidthlabError where it is missing or damaged."""
-    manifest = read(folder)
+    """Return a folder's manifest; raises WidthlabError where it is missing or damaged.
+
+    The twin stands in while a second Snakemake has the manifest away to make the result again.
+    """
+    manifest = read(folder) or read(folder, TWIN)
     if manifest is None:
         raise WidthlabError(
             f"{folder} holds no finished result (no valid {MANIFEST}); run snakemake to make it"
@@ -124,7 +127,7 @@ def environment() -> dict[str, Any]:
 
 
 def git_state() -> tuple[str | None, bool | None]:
-    """Return the commit of the package's own checkout and whether tracked files differ."""
+    """Return the commit of the package's own checkout and whether its code differs from it."""
     here = Path(__file__).resolve().parent
 
     def git(*words: str) -> str:
@@ -134,7 +137,9 @@ def git_state() -> tuple[str | None, bool | None]:
     try:
         # An installed copy may lie in somebody else's repository.
         git("ls-files", "--error-unmatch", "manifest.py")
-        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "-uno"))
+        top = git("rev-parse", "--show-toplevel")
+        code = [f"{top}/{part}" for part in ("src", "workflow", "Snakefile")]
+        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "-uno", "--", *code))
     except (OSError, subprocess.CalledProcessError):
         return None, None
 

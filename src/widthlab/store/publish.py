@@ -12,6 +12,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from widthlab.errors import WidthlabError
+from widthlab.interruption import Interrupted
 from widthlab.plan import FOLDERS, Work
 from widthlab.store import failure
 from widthlab.store.manifest import (
@@ -60,6 +61,12 @@ def scratch(results: Path, work: Work) -> Path:
     return results / "scratch" / work.address
 
 
+def finished(results: Path, work: Work) -> Manifest | None:
+    """Return the manifest of a result that is there, payload included, or None."""
+    manifest = read(folder(results, work))
+    return manifest if manifest is not None and payload(results, work).exists() else None
+
+
 def publish(
     results: Path, work: Work, make: Callable[[Path], Outcome], log: Callable[[str], None]
 ) -> Manifest:
@@ -73,6 +80,8 @@ def publish(
     with _writing(home):
         done = _recover(home, work, log)
         if done is not None:
+            failure.clear(home)
+            _remove(scratch(results, work))
             return done
         target = home / PAYLOADS[work.stage]
         temporary = target.with_name(f"{target.name}.tmp")
@@ -80,6 +89,8 @@ def publish(
         watch = Stopwatch()
         try:
             outcome = make(temporary)
+        except Interrupted:
+            raise
         except Exception as error:
             failure.record(home, error)
             raise

@@ -2,11 +2,11 @@
 
 An experiment is one module in this folder whose name is its section in a study. It offers
 
-- `TITLE` and `QUESTION`, texts for the report;
+- `TITLE`, `QUESTION` and `METHOD`, texts for the report;
 - `Section`, the type of its section, and `Cell`, the type of one grid point;
-- `cells(section)` → the `Request`s of its grid;
+- `cells(section, seed)` → the `Request`s of its grid;
 - `extract(cell, inputs)` → the statistics of one cell, the only part that touches a device;
-- `sweep(section, cells)` → one dataset with fits and theory, its claims in the attributes;
+- `sweep(section, measured)` → one dataset with fits and theory, its claims in the attributes;
 - `figures(sweep)` → what the report shows.
 
 Modules are imported whenever a study is parsed, so torch, xarray and matplotlib are imported
@@ -15,7 +15,6 @@ inside the functions that need them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -72,7 +71,10 @@ class Request:
     """One cell that an experiment asks for, and what it needs."""
 
     cell: Spec
+    label: str
+    """Name of the architecture in figures; no part of the address."""
     slug: str
+    """Readable part of the address."""
     data: DataSet
     checkpoints: tuple[Checkpoint, ...] = ()
     cost: Cost = field(default_factory=Cost)
@@ -101,6 +103,7 @@ class Inputs:
 class Measured:
     """A finished cell, as `sweep` sees it."""
 
+    label: str
     cell: Any
     statistics: xr.Dataset
 
@@ -111,11 +114,7 @@ def network_of(architecture: Architecture, width: int, depth: int) -> Network:
     return Network(architecture=architecture, width=width, depth=fixed)
 
 
-def slug_of(label: str, network: Network, *more: str) -> str:
+def slug_of(network: Network, *more: str) -> str:
     """Return the readable part of a cell's address."""
-    return "-".join((label, f"w{network.width}", f"d{network.depth}", *more))
-
-
-def label_of(models: Mapping[str, Architecture], architecture: Architecture) -> str:
-    """Return the label under which a section has an architecture."""
-    return next(label for label, candidate in models.items() if candidate == architecture)
+    name = network.architecture.name.replace("_", "")
+    return "-".join((name, f"w{network.width}", f"d{network.depth}", *more))

@@ -61,8 +61,9 @@ def draws_requests(section: DrawsSection) -> list[Request]:
                 draws=section.draws,
                 inputs=section.inputs,
             )
-            slug = slug_of(label, cell.network)
-            requests.append(Request(cell, slug, section.data, cost=_cost(cell, section.data)))
+            slug = slug_of(cell.network)
+            cost = _cost(cell, section.data)
+            requests.append(Request(cell, label, slug, section.data, cost=cost))
     return requests
 
 

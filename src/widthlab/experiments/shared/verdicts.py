@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import t as student
 
 from widthlab.claims import Claim, judge_band, judge_sign, judge_value
 
@@ -23,10 +24,24 @@ def exponent_claim(
     law: PowerLaw,
     predicted: float,
     rivals: Sequence[float],
+    *,
+    tolerance: float = 0.0,
 ) -> Claim:
-    """Judge a predicted exponent; points that bend away from a power law decide nothing."""
+    """Judge a predicted exponent; points that bend away from a power law decide nothing.
+
+    A law of leading order has a `tolerance` for the next order: the interval is widened by it,
+    for the prediction and for its rivals alike.
+    """
     caveat = "" if law.straight else f"the points bend away from a power law ({_misfit(law)})"
-    verdict, reason = judge_value(predicted, law.exponent, law.low, law.high, rivals, caveat=caveat)
+    allowed = f"{tolerance:.2g} allowed for the next order" if tolerance else ""
+    verdict, reason = judge_value(
+        predicted,
+        law.exponent,
+        law.low - tolerance,
+        law.high + tolerance,
+        rivals,
+        caveat=caveat,
+    )
     return Claim(
         id=identifier,
         experiment=identifier.partition(".")[0],
@@ -37,7 +52,7 @@ def exponent_claim(
         low=law.low,
         high=law.high,
         verdict=verdict,
-        reason=_join(reason, law.reason),
+        reason=_join(reason, allowed, law.reason),
     )
 
 
@@ -58,6 +73,10 @@ def falling_claim(identifier: str, statement: str, source: str, law: PowerLaw) -
     )
 
 
+SIGNIFICANCE = 0.01
+"""Chance that an exact law is said to fail where it holds, over all its points together."""
+
+
 def band_claim(
     identifier: str,
     statement: str,
@@ -66,19 +85,34 @@ def band_claim(
     measured: Array,
     errors: Array,
     *,
+    rival: Array,
     labels: Sequence[str],
     draws: int,
-    rival: Array | None = None,
-    caveat: str = "",
+    tolerance: Array | float = 0.0,
 ) -> Claim:
-    """Judge an exact law at many points; the claim's numbers are those of the worst point.
+    """Judge a law at many points; the claim's numbers are those of the worst point.
 
-    `draws` is the number of independent draws behind every error. The interval is two standard
-    errors either way. A `caveat` says why the comparison cannot decide.
+    `draws` is the number of independent draws behind every error, `tolerance` what the law itself
+    leaves open, `rival` the law that must be rejected for the claim to hold. The interval is the
+    one by which the verdict is reached: at the worst point, corrected for the number of points.
     """
-    band = judge_band(predicted, measured, errors, freedom=draws - 1, labels=labels, rival=rival)
+    band = judge_band(
+        predicted,
+        measured,
+        errors,
+        tolerance=tolerance,
+        freedom=draws - 1,
+        labels=labels,
+        rival=rival,
+        significance=SIGNIFICANCE,
+    )
     worst = band.worst
     at = [float(a[worst]) if worst is not None else np.nan for a in (predicted, measured, errors)]
+    half = np.nan
+    if worst is not None:
+        points = int((np.isfinite(predicted) & np.isfinite(measured)).sum())
+        allowed = float(np.broadcast_to(tolerance, measured.shape)[worst])
+        half = student.ppf(1 - SIGNIFICANCE / (2 * points), draws - 1) * at[2] + allowed
     return Claim(
         id=identifier,
         experiment=identifier.partition(".")[0],
@@ -86,10 +120,10 @@ def band_claim(
         source=source,
         predicted=at[0],
         measured=at[1],
-        low=at[1] - 2 * at[2],
-        high=at[1] + 2 * at[2],
-        verdict="undecided" if caveat else band.verdict,
-        reason=_join(band.reason, caveat),
+        low=at[1] - half,
+        high=at[1] + half,
+        verdict=band.verdict,
+        reason=band.reason,
     )
 
 

@@ -1,0 +1,105 @@
+"""What goes wrong is said in words, and leaves the rest and the report standing."""
+
+import shutil
+
+import pytest
+from laboratory import STUDY, changed
+
+pytestmark = pytest.mark.workflow
+
+
+def test_failed_cells_leave_the_other_experiment_and_the_report_standing(finished, laboratory):
+    """More inputs are asked for than there are samples; then the configuration is put right."""
+    laboratory.remove("sweep ntkdrift", "extract variance-relu-w8-d2", "sweep variance")
+    laboratory.configure(changed(experiments__variance__inputs=100))
+    code, output = laboratory.snakemake()
+    assert code != 0
+    assert "Traceback" not in output
+    reason = "inputs: 100 are asked for, but the data set has 32 training samples"
+    page = (laboratory.report / "index.html").read_text()
+    assert reason in page
+    assert "2 of 2 cells are missing" in page or "no cell is finished" in page
+    assert laboratory.claims() == [c for c in finished.claims() if c["experiment"] == "ntk_drift"]
+    assert (
+        laboratory.manifests()["sweep ntkdrift"]["digest"] == finished.digests()["sweep ntkdrift"]
+    )
+    _, listed = laboratory.run("widthlab", "ls", "--missing")
+    assert listed.count(f"WidthlabError: {reason}") == 2
+    assert [line.split()[0] for line in listed.splitlines()] == ["failed", "failed", "missing"]
+
+    laboratory.configure(STUDY)
+    expected = ["extract variance-relu-w8-d2", "report", "sweep variance"]
+    assert laboratory.planned() == expected
+    laboratory.finish()
+    assert laboratory.claims() == finished.claims()
+
+
+def test_one_failed_cell_leaves_its_neighbours_in_the_report(finished, laboratory):
+    """A checkpoint has lost a snapshot; the message says how to get it back."""
+    laboratory.remove("extract ntkdrift-ntk-w8-d1-s0", "sweep ntkdrift")
+    damaged = laboratory.home(finished.manifests()["train residualmlp-gaussian-w8-d1-s0"])
+    (damaged / "snapshots/step-0002000.safetensors").unlink()
+    shutil.rmtree(laboratory.report)
+    code, _ = laboratory.snakemake()
+    assert code != 0
+    page = (laboratory.report / "index.html").read_text()
+    assert "1 of 2 cells are missing" in page
+    assert "step-0002000.safetensors is missing or damaged" in page
+    assert "remove its folder and train again" in page
+    assert {c["experiment"] for c in laboratory.claims()} == {"ntk_drift", "variance"}
+
+    shutil.rmtree(damaged)
+    assert laboratory.planned() == [
+        "extract ntkdrift-ntk-w8-d1-s0",
+        "report",
+        "sweep ntkdrift",
+        "train residualmlp-gaussian-w8-d1-s0",
+    ]
+
+
+def test_a_wrong_configuration_stops_before_any_job_with_all_that_is_wrong(laboratory):
+    shutil.rmtree(laboratory.report)
+    wrong = changed(experiments__variance__width=[0, 16], experiments__ntk_drift__probe="many")
+    wrong["experiments"]["ntk_drift"]["training"]["learning-rate"] = 0.1
+    wrong["results"] = "results/{seed}"
+    laboratory.configure(wrong)
+    code, output = laboratory.snakemake()
+    assert code == 1
+    assert "Traceback" not in output
+    message = output[output.index("Error: ") :]
+    width, key, probe = (
+        next(line for line in message.splitlines() if word in line)
+        for word in ("variance.width", "learning-rate", "ntk_drift.probe")
+    )
+    assert "experiments.variance.width[0]: 0 is not allowed" in width
+    assert "greater than or equal to 1" in width
+    assert "experiments.ntk_drift.training" in key
+    assert "did you mean 'learning_rate'?" in key
+    assert "'many'" in probe
+    assert "whole number" in probe
+    assert "results: 'results/{seed}' is not allowed: must have no braces" in message
+    assert "Job" not in output
+    assert not laboratory.report.exists()
+
+
+def test_a_diverging_training_is_an_outcome_and_decides_no_claim(laboratory):
+    laboratory.configure(
+        changed(
+            experiments__ntk_drift__models={"relu": {"name": "mlp", "parameterisation": "ntk"}},
+            experiments__ntk_drift__width=[8],
+            experiments__ntk_drift__training__learning_rate=1e12,
+            experiments__ntk_drift__training__steps=20,
+        )
+    )
+    laboratory.finish()
+    code, listed = laboratory.run("widthlab", "ls")
+    assert code == 0
+    diverged = [line.split()[:2] for line in listed.splitlines() if line.startswith("diverged")]
+    assert diverged == [["diverged", "train"], ["diverged", "extract"]]
+    page = (laboratory.report / "index.html").read_text()
+    assert "diverged" in page
+    assert "0 of 1 runs are finite" in page
+    (claim,) = [c for c in laboratory.claims() if c["experiment"] == "ntk_drift"]
+    assert claim["verdict"] == "undecided"
+    assert claim["measured"] is None
+    assert laboratory.planned() == []
