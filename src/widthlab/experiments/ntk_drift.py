@@ -63,6 +63,8 @@ METHOD = (
     "Exponents are fitted over widths, with intervals from resampling seeds; a run that diverged "
     "is counted and shown, and enters no fit."
 )
+LEADING = 0.1
+"""Largest L/N at which the leading order in 1/N is judged by an exponent."""
 CALIBRATION = 1024
 """Training samples from which statistics of batch normalisation are estimated."""
 
@@ -330,9 +332,15 @@ def claims(section: Section, dataset: xr.Dataset) -> list[Claim]:
         if not there.any():
             continue
         drift = final.sel(model=label).to_numpy()
-        samples = [drift[i][there[i]] for i in range(len(section.width))]
-        law = fit_power_law(section.width, samples, seed=0)
-        if (known := predicted_exponent(architecture, section.training)) is None:
+        depth = network_of(architecture, section.width[0], section.depth).depth
+        known = predicted_exponent(architecture, section.training)
+        # A law of leading order is judged where it leads; an open measurement everywhere.
+        judged = [
+            i for i, width in enumerate(section.width) if not known or depth <= LEADING * width
+        ]
+        widths = [section.width[i] for i in judged]
+        law = fit_power_law(widths, [drift[i][there[i]] for i in judged], seed=0)
+        if known is None:
             made.append(
                 falling_claim(
                     f"ntk_drift.{label}.falls",
@@ -347,7 +355,8 @@ def claims(section: Section, dataset: xr.Dataset) -> list[Claim]:
             made.append(
                 exponent_claim(
                     f"ntk_drift.{label}.exponent",
-                    f"{label}: the relative drift of the tangent kernel {words}",
+                    f"{label}: the relative drift of the tangent kernel {words}, where "
+                    f"L/N ≤ {LEADING:g}",
                     source,
                     law,
                     exponent,
