@@ -1,7 +1,7 @@
 # make        the environment, then the embedded study, ending with the path of its report
 # make test   the environment, then all tests
 VENV ?= .venv
-PYTHON ?= python3
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
@@ -19,6 +19,8 @@ study: env
 env: $(READY)
 
 $(READY): envs/requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
+	  { echo "Error: the locked environment is for Python 3.11; give PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r envs/requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
@@ -43,6 +45,8 @@ lock:
 	.venv-lock/bin/python -m pip install --quiet torch==2.14.1 torchvision==0.29.1 .[dev]
 	.venv-lock/bin/python -m pip freeze --exclude widthlab > envs/requirements.lock
 	rm -r .venv-lock
+	sed -i '/^  - pip:/q' envs/widthlab.yaml
+	sed 's/^/      - /' envs/requirements.lock >> envs/widthlab.yaml
 
 # Everything that can be made again, results included.
 clean:

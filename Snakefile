@@ -26,9 +26,11 @@ if not workflow.config_settings.configfiles:
     configfile: "config.yaml"
 
 
-STUDY_FILE = " + ".join(map(str, workflow.config_settings.configfiles)) or "config.yaml"
+STUDY_FILE = str(next(iter(workflow.config_settings.configfiles), "config.yaml"))
 
 try:
+    if len(workflow.config_settings.configfiles) > 1:
+        raise WidthlabError("--configfile: give one study at a time")
     PLAN = Plan.of(studies.parse(config, STUDY_FILE))
 except WidthlabError as error:
     # Snakemake prints the text of a SystemExit alone, without a place in the code.

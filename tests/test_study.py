@@ -63,6 +63,44 @@ def test_a_wrong_key_or_value_is_named(changes, words):
     assert all(word in text for word in words), text
 
 
+def drift(**changes):
+    section = {"models": {"a": {"name": "mlp"}}, "width": [16], **changes}
+    return {"name": "small", "experiments": {"ntk_drift": section}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"probe": 400}, "probe: 400 is too many"),
+        ({"learning_rates": {"b": 1}}, "no model 'b'"),
+        (
+            {"models": {"a": {"name": "resnet20"}}, "data": {"name": "gaussian"}},
+            "resnet20 takes images",
+        ),
+        ({"models": {"a": {"name": "resnet20"}}, "training": {"batch_size": 1}}, "batch_size"),
+        (
+            {"models": {"a": {"name": "residual_mlp", "branch": "one_layer", "hidden_ratio": 2}}},
+            "two_layer",
+        ),
+        ({"training": {"optimiser": "adam", "momentum": 0.9}}, "momentum belongs to sgd"),
+        ({"training": {"steps": 10, "warmup_steps": 10}}, "warmup_steps must be smaller"),
+    ],
+)
+def test_what_could_only_fail_in_a_job_is_refused_before(changes, words):
+    assert words in message(drift(**changes))
+
+
+def test_more_inputs_than_samples_are_refused():
+    assert "inputs: 2000 are asked for" in message(config(inputs=2000))
+
+
+def test_the_conda_environment_has_the_locked_packages():
+    lock = (ROOT / "envs/requirements.lock").read_text().split()
+    environment = yaml.safe_load((ROOT / "envs/widthlab.yaml").read_text())
+    assert environment["dependencies"][-1]["pip"] == lock
+    assert {"torch==2.14.1", "torchvision==0.29.1"} <= set(lock)
+
+
 def test_problems_are_reported_together():
     text = message(config(width=[0], draws=-1))
     assert "width[0]" in text

@@ -11,8 +11,8 @@ BASELINE_MEMORY = 700e6
 """Bytes that Python, torch and xarray take before any tensor exists (measured: 0.5 GB)."""
 CORE_FLOPS = 5e9
 """Floating-point operations a second that one core sustains on small layers (conservative)."""
-START_SECONDS = 6.0
-"""Seconds to start a stage's process and import torch."""
+START_SECONDS = 8.0
+"""Seconds to start a stage's process and import torch (measured: 9 to 12 on a slow core)."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from math import ceil, inf
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -158,6 +159,10 @@ class ResidualMLP(Spec):
         return scale
 
 
+SMALLEST_IMAGE = 8
+"""Smallest side of an image, in pixels, that resnet20 takes."""
+
+
 class ResNet20(Spec):
     """The 20-layer CIFAR residual network of He et al. (2015), option A shortcuts.
 
@@ -221,6 +226,15 @@ class Data(Spec):
     test_samples: Annotated[Count | None, Unit("samples")] = None
     """Test samples to keep; left out, all."""
 
+    def most(self) -> tuple[float, float]:
+        """Return the most training and test samples there can be, as far as is known unread."""
+        train, test = self._whole()
+        return min(train, self.train_samples or inf), min(test, self.test_samples or inf)
+
+    def _whole(self) -> tuple[float, float]:
+        """Return the sizes of the two parts of the whole data set, infinite if not known."""
+        return inf, inf
+
 
 class Digits(Data):
     """The 1,797 real 8×8 grey digits that scikit-learn carries (Alpaydin & Kaynak 1998)."""
@@ -229,11 +243,17 @@ class Digits(Data):
     test_fraction: Annotated[Fraction, Unit("1")] = 0.2
     """Share of samples held out for testing."""
 
+    def _whole(self) -> tuple[float, float]:
+        return ceil(1797 * (1 - self.test_fraction)), ceil(1797 * self.test_fraction)
+
 
 class CIFAR(Data):
     """CIFAR-10 or CIFAR-100 (Krizhevsky 2009), downloaded once through torchvision."""
 
     name: Literal["cifar10", "cifar100"] = "cifar10"
+
+    def _whole(self) -> tuple[float, float]:
+        return 50_000, 10_000
 
 
 class ImageFolder(Data):

@@ -1,5 +1,5 @@
 # What the five stages share: where a result's manifest, log and benchmark lie, and what it needs.
-from pathlib import Path
+import shutil
 
 from widthlab.plan import FOLDERS
 from widthlab import reporting
@@ -8,6 +8,10 @@ from widthlab.store import publish as publishing
 
 RESULTS = str(PLAN.results)
 DEVICE = PLAN.study.device
+# Jobs that compute on a GPU share those that there are: `--resources gpu=N`, 1 by default.
+GPU = int(
+    DEVICE == "cuda" or (DEVICE == "auto" and shutil.which("nvidia-smi") is not None)
+)
 # Used with --software-deployment-method conda only.
 ENVIRONMENT = "../../envs/widthlab.yaml"
 

@@ -16,6 +16,7 @@ rule extract:
     resources:
         mem_mb=memory(PLAN.cells),
         runtime=minutes(PLAN.cells),
+        gpu=GPU,
     params:
         spec=specification(PLAN.cells),
         results=results_folder,

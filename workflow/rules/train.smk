@@ -16,6 +16,7 @@ rule train:
     resources:
         mem_mb=memory(PLAN.checkpoints),
         runtime=minutes(PLAN.checkpoints),
+        gpu=GPU,
     params:
         spec=specification(PLAN.checkpoints),
         results=results_folder,

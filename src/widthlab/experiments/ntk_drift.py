@@ -9,7 +9,7 @@ Sources: Jacot et al. (2018); Huang & Yau (2020); Dyer & Gur-Ari (2020); Yang & 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from widthlab.experiments.shared.base import (
     slug_of,
 )
 from widthlab.specs import (
+    SMALLEST_IMAGE,
     Architecture,
     Checkpoint,
     Count,
@@ -92,12 +93,26 @@ class Section(Spec):
     """What the networks learn."""
 
     @model_validator(mode="after")
-    def _known_labels(self) -> Section:
+    def _possible(self) -> Self:
+        """Refuse what could only fail in its jobs."""
         for label in self.learning_rates:
             if label not in self.models:
+                known = nearest(label, self.models)
+                raise ValueError(f"learning_rates: no model {label!r}; {known}")
+        _, most = self.data.most()
+        if self.probe > most:
+            raise ValueError(f"probe: {self.probe} is too many, data has {most:g} test samples")
+        shape = input_shape(self.data)
+        for label, architecture in self.models.items():
+            images = len(shape) == 3 and shape[-1] >= SMALLEST_IMAGE
+            if isinstance(architecture, ResNet20) and not images:
                 raise ValueError(
-                    f"learning_rates: no model {label!r}; {nearest(label, self.models)}"
+                    f"models.{label}: resnet20 takes images of at least "
+                    f"{SMALLEST_IMAGE}×{SMALLEST_IMAGE} pixels, but data has inputs of {shape}"
                 )
+            batches = getattr(architecture, "normalisation", "batch") == "batch"
+            if batches and self.training.batch_size == 1:
+                raise ValueError(f"models.{label}: batch normalisation needs a batch_size above 1")
         return self
 
     def training_of(self, label: str) -> Training:

@@ -16,9 +16,6 @@ from widthlab.models.resnet import ResNet20
 
 __all__ = ["BASE_WIDTH", "BUILDERS", "Model", "build", "initialise"]
 
-SMALLEST_IMAGE = 8
-"""Smallest side of an image, in pixels, that resnet20 takes."""
-
 
 def _mlp(network: specs.Network, input_shape: tuple[int, ...], outputs: int) -> Model:
     spec = network.architecture
@@ -33,9 +30,10 @@ def _residual_mlp(network: specs.Network, input_shape: tuple[int, ...], outputs:
 
 
 def _resnet20(network: specs.Network, input_shape: tuple[int, ...], outputs: int) -> Model:
-    if len(input_shape) != 3 or min(input_shape[1:]) < SMALLEST_IMAGE:
+    least = specs.SMALLEST_IMAGE
+    if len(input_shape) != 3 or min(input_shape[1:]) < least:
         raise WidthlabError(
-            f"resnet20 takes images of at least {SMALLEST_IMAGE}×{SMALLEST_IMAGE} pixels, but this "
+            f"resnet20 takes images of at least {least}×{least} pixels, but this "
             f"data set has inputs of shape {input_shape}; choose an image data set, a larger "
             "`size`, or the network mlp or residual_mlp"
         )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from widthlab.costs import Cost, input_shape, size
 from widthlab.errors import WidthlabError
@@ -32,6 +32,13 @@ class DrawsSection(Spec):
     """Training inputs that run through every network, scaled to |x|² = d."""
     data: DataSet = Digits()
     """Where the inputs come from."""
+
+    @model_validator(mode="after")
+    def _enough(self) -> Self:
+        most, _ = self.data.most()
+        if self.inputs > most:
+            raise ValueError(f"inputs: {self.inputs} are asked for, but data has {most:g} at most")
+        return self
 
 
 class DrawsCell(Spec):
