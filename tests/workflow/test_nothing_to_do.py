@@ -116,3 +116,7 @@ def test_deleted_inputs_of_finished_work_are_not_made_again(laboratory):
     laboratory.remove("sweep ntkdrift")
     shutil.rmtree(laboratory.report)
     assert laboratory.planned() == ["report", "sweep ntkdrift"]
+    # The page is complete all the same, and says what became of them.
+    laboratory.finish()
+    assert laboratory.planned() == []
+    assert "deleted since" in (laboratory.report / "index.html").read_text()
