@@ -173,6 +173,9 @@ class ResNet20(Spec):
     name: Literal["resnet20"] = "resnet20"
 
 
+BASE_WIDTH = 64
+"""Width at which the muP parameterisation equals the standard one (factors of 1)."""
+
 Perceptron = Annotated[MLP | ResidualMLP, Field(discriminator="name")]
 Architecture = Annotated[MLP | ResidualMLP | ResNet20, Field(discriminator="name")]
 

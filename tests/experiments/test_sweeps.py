@@ -117,6 +117,17 @@ def test_the_drift_exponent_is_what_the_data_say(exponent, verdict):
     assert claim.measured == pytest.approx(exponent, abs=0.1)
 
 
+@pytest.mark.parametrize(
+    ("widths", "verdict"), [([32, 64, 128], "undecided"), ([512, 1024, 2048], "holds")]
+)
+def test_mup_is_judged_only_far_above_its_base_width(widths, verdict):
+    models = {"mup": {"name": "mlp", "activation": "tanh", "parameterisation": "mup"}}
+    section = drift_section(models=models, width=widths)
+    claim = claims_of(ntk_drift.sweep(section, drift_cells(section, 0.0)))["ntk_drift.mup.exponent"]
+    assert claim.verdict == verdict
+    assert claim.measured == pytest.approx(0, abs=0.1)
+
+
 def test_a_diverged_run_is_counted_and_enters_no_fit():
     section = drift_section()
     cells = drift_cells(section, -1.0, lost={(64, 1)})

@@ -29,6 +29,7 @@ from widthlab.experiments.shared.base import (
     slug_of,
 )
 from widthlab.specs import (
+    BASE_WIDTH,
     SMALLEST_IMAGE,
     Architecture,
     Checkpoint,
@@ -66,6 +67,9 @@ METHOD = (
 )
 LEADING = 0.1
 """Largest L/N at which the leading order in 1/N is judged by an exponent."""
+WIDE, MIN_WIDTHS = 8, 3
+"""muP is the standard parameterisation at its base width, so its limit is judged over at least
+MIN_WIDTHS widths of at least WIDE times that."""
 CALIBRATION = 1024
 """Training samples from which statistics of batch normalisation are estimated."""
 
@@ -350,9 +354,18 @@ def claims(section: Section, dataset: xr.Dataset) -> list[Claim]:
         depth = network_of(architecture, section.width[0], section.depth).depth
         known = predicted_exponent(architecture, section.training)
         # A law of leading order is judged where it leads; an open measurement everywhere.
-        judged = [
-            i for i, width in enumerate(section.width) if not known or depth <= LEADING * width
-        ]
+        every = range(len(section.width))
+        judged = [i for i in every if not known or depth <= LEADING * section.width[i]]
+        caveat = ""
+        if getattr(architecture, "parameterisation", "") == "mup":
+            wide = [i for i in judged if section.width[i] >= WIDE * BASE_WIDTH]
+            if len(wide) >= MIN_WIDTHS:
+                judged = wide
+            else:
+                caveat = (
+                    f"fewer than {MIN_WIDTHS} widths are {WIDE} times the base width {BASE_WIDTH} "
+                    "or more, where muP's own limit begins to show"
+                )
         widths = [section.width[i] for i in judged]
         law = fit_power_law(widths, [drift[i][there[i]] for i in judged], seed=0)
         if known is None:
@@ -376,6 +389,7 @@ def claims(section: Section, dataset: xr.Dataset) -> list[Claim]:
                     law,
                     exponent,
                     rivals,
+                    caveat=caveat,
                 )
             )
     return made

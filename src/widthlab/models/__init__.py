@@ -10,11 +10,11 @@ import torch
 from widthlab import specs
 from widthlab.errors import WidthlabError
 from widthlab.models.mlp import MLP
-from widthlab.models.model import BASE_WIDTH, Model, initialise
+from widthlab.models.model import Model, initialise
 from widthlab.models.residual_mlp import ResidualMLP
 from widthlab.models.resnet import ResNet20
 
-__all__ = ["BASE_WIDTH", "BUILDERS", "Model", "build", "initialise"]
+__all__ = ["BUILDERS", "Model", "build", "initialise"]
 
 
 def _mlp(network: specs.Network, input_shape: tuple[int, ...], outputs: int) -> Model:

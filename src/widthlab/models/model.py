@@ -7,15 +7,12 @@ from torch import Tensor, nn
 
 from widthlab.models.layers import Dense, fill_normal
 
-BASE_WIDTH = 64
-"""Width at which the muP parameterisation equals the standard one (factors of 1)."""
-
 
 class Model(nn.Module):
     """A network f: (n, *input_shape) → (n, outputs).
 
     `signals` names the submodules whose outputs are the carried signals h_0 … h_L, in order.
-    `width_ratio` is width / BASE_WIDTH for muP networks and 1 for all others.
+    `width_ratio` is width / specs.BASE_WIDTH for muP networks and 1 for all others.
     """
 
     signals: tuple[str, ...] = ()

@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from widthlab import specs
 from widthlab.models.layers import Activate, Dense, normaliser
-from widthlab.models.model import BASE_WIDTH, Model
+from widthlab.models.model import Model
+from widthlab.specs import BASE_WIDTH
 
 
 class Block(nn.Module):

@@ -26,13 +26,17 @@ def exponent_claim(
     rivals: Sequence[float],
     *,
     tolerance: float = 0.0,
+    caveat: str = "",
 ) -> Claim:
     """Judge a predicted exponent; points that bend away from a power law decide nothing.
+
+    A `caveat` says why the data cannot decide, as that they lie outside the law's domain.
 
     A law of leading order has a `tolerance` for the next order: the interval is widened by it,
     for the prediction and for its rivals alike.
     """
-    caveat = "" if law.straight else f"the points bend away from a power law ({_misfit(law)})"
+    if not law.straight:
+        caveat = caveat or f"the points bend away from a power law ({_misfit(law)})"
     allowed = f"{tolerance:.2g} allowed for the next order" if tolerance else ""
     verdict, reason = judge_value(
         predicted,
