@@ -4,7 +4,7 @@ import pytest
 
 pytestmark = pytest.mark.workflow
 
-KERNELS = ["extract ntkdrift-ntk-w16-d1-s0", "extract ntkdrift-ntk-w8-d1-s0"]
+KERNELS = ["extract ntkdrift-residualmlp-w16-d1-s0", "extract ntkdrift-residualmlp-w8-d1-s0"]
 TRAINING = ["train residualmlp-gaussian-w16-d1-s0", "train residualmlp-gaussian-w8-d1-s0"]
 
 

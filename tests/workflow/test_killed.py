@@ -12,7 +12,9 @@ pytestmark = pytest.mark.workflow
 
 def test_killed_runs_go_on_and_end_with_the_undisturbed_result(finished, laboratory):
     laboratory.remove(
-        "train residualmlp-gaussian-w8-d1-s0", "extract ntkdrift-ntk-w8-d1-s0", "sweep ntkdrift"
+        "train residualmlp-gaussian-w8-d1-s0",
+        "extract ntkdrift-residualmlp-w8-d1-s0",
+        "sweep ntkdrift",
     )
     shutil.rmtree(laboratory.report)
 

@@ -71,10 +71,10 @@ def test_the_study_ran_every_stage_and_a_second_run_has_nothing_to_do(finished):
     assert finished.planned() == []
     assert sorted(finished.manifests()) == [
         "data gaussian",
-        "extract ntkdrift-ntk-w16-d1-s0",
-        "extract ntkdrift-ntk-w8-d1-s0",
-        "extract variance-relu-w16-d2",
-        "extract variance-relu-w8-d2",
+        "extract ntkdrift-residualmlp-w16-d1-s0",
+        "extract ntkdrift-residualmlp-w8-d1-s0",
+        "extract variance-mlp-w16-d2",
+        "extract variance-mlp-w8-d2",
         "sweep ntkdrift",
         "sweep variance",
         "train residualmlp-gaussian-w16-d1-s0",

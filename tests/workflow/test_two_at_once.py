@@ -20,7 +20,7 @@ def test_two_runs_at_once_both_end_well_in_a_folder_with_an_awkward_name(finishe
     # The line in a log can be run by hand, its quoting included.
     (log,) = laboratory.results.glob("logs/extract/*-w8-*.log")
     line = next(line for line in log.read_text().splitlines() if line.startswith("widthlab "))
-    laboratory.remove("extract variance-relu-w8-d2")
+    laboratory.remove("extract variance-mlp-w8-d2")
     code, output = laboratory.run("bash", "-c", line)
     assert code == 0, output
     assert laboratory.digests() == expected
@@ -29,7 +29,7 @@ def test_two_runs_at_once_both_end_well_in_a_folder_with_an_awkward_name(finishe
 def names():
     return (
         "data gaussian",
-        "extract variance-relu-w8-d2",
-        "extract variance-relu-w16-d2",
+        "extract variance-mlp-w8-d2",
+        "extract variance-mlp-w16-d2",
         "sweep variance",
     )
