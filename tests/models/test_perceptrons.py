@@ -100,10 +100,11 @@ COMBINATIONS = [
 def test_residual_mlp_equals_its_formula(
     branch, position, normalisation, parameterisation, activation
 ):
+    inner = {"hidden_ratio": 1.5, "inner_variance": 0.9} if branch == "two_layer" else {}
     spec = specs.ResidualMLP(
         activation=activation, branch=branch, position=position, normalisation=normalisation,
-        parameterisation=parameterisation, hidden_ratio=1.5, residual_scale=0.8,
-        depth_exponent=0.5, weight_variance=1.3, inner_variance=0.9, bias_variance=0.2,
+        parameterisation=parameterisation, residual_scale=0.8, depth_exponent=0.5,
+        weight_variance=1.3, bias_variance=0.2, **inner,
     )  # fmt: skip
     model = build(_network(spec), SHAPE, OUTPUTS, seed=1).double()
     s, alpha = S[activation], 0.8 * DEPTH**-0.5
