@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
-from widthlab.claims import Claim, judge_band, judge_sign, judge_value
+from widthlab.claims import Claim, Verdict, judge_band, judge_sign, judge_value
 
 if TYPE_CHECKING:
     from widthlab.scaling import PowerLaw
@@ -46,6 +46,29 @@ def exponent_claim(
         rivals,
         caveat=caveat,
     )
+    return _of_law(
+        identifier, statement, source, law, predicted, verdict, _join(reason, allowed, law.reason)
+    )
+
+
+def falling_claim(identifier: str, statement: str, source: str, law: PowerLaw) -> Claim:
+    """Judge the claim that a quantity falls with width, whatever its exponent."""
+    verdict, reason = judge_sign(-1, law.exponent, law.low, law.high)
+    return _of_law(
+        identifier, statement, source, law, None, verdict, _join(f"exponent {reason}", law.reason)
+    )
+
+
+def _of_law(
+    identifier: str,
+    statement: str,
+    source: str,
+    law: PowerLaw,
+    predicted: float | None,
+    verdict: Verdict,
+    reason: str,
+) -> Claim:
+    """Return the claim whose measurement is a fitted exponent."""
     return Claim(
         id=identifier,
         experiment=identifier.partition(".")[0],
@@ -56,24 +79,7 @@ def exponent_claim(
         low=law.low,
         high=law.high,
         verdict=verdict,
-        reason=_join(reason, allowed, law.reason),
-    )
-
-
-def falling_claim(identifier: str, statement: str, source: str, law: PowerLaw) -> Claim:
-    """Judge the claim that a quantity falls with width, whatever its exponent."""
-    verdict, reason = judge_sign(-1, law.exponent, law.low, law.high)
-    return Claim(
-        id=identifier,
-        experiment=identifier.partition(".")[0],
-        statement=statement,
-        source=source,
-        predicted=None,
-        measured=law.exponent,
-        low=law.low,
-        high=law.high,
-        verdict=verdict,
-        reason=_join(f"exponent {reason}", law.reason),
+        reason=reason,
     )
 
 
