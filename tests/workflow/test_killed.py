@@ -43,3 +43,22 @@ def test_killed_runs_go_on_and_end_with_the_undisturbed_result(finished, laborat
     assert not list(laboratory.results.glob("scratch/*"))
     assert not list(laboratory.results.glob("*/*/failure.json"))
     assert laboratory.planned() == []
+
+
+def test_training_that_outlives_its_snakemake_is_taken_up(finished, laboratory):
+    """Snakemake makes anew what it saw begin and not end; what builds on it must be made too."""
+    laboratory.remove(
+        "train residualmlp-gaussian-w8-d1-s0",
+        "extract ntkdrift-residualmlp-w8-d1-s0",
+        "sweep ntkdrift",
+    )
+    shutil.rmtree(laboratory.report)
+    snakemake = laboratory.start_training()
+    snakemake.kill()
+    snakemake.wait(300)
+    wait_until(lambda: not laboratory.processes("train"))
+    assert "train residualmlp-gaussian-w8-d1-s0" in laboratory.manifests()
+    laboratory.finish()
+    assert laboratory.digests() == finished.digests()
+    assert laboratory.claims() == finished.claims()
+    assert laboratory.planned() == []

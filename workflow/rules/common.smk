@@ -48,15 +48,28 @@ def manifest(work):
 
 
 def needs(works):
-    """An input function: the manifests that a piece of work needs, none if it is finished."""
+    """An input function: the manifests that a piece of work needs, none if it is finished.
+
+    `ancient` is for the views of the whole chain only: in a run it would stop Snakemake from
+    making what is missing below a result that it makes again.
+    """
 
     def inputs(wildcards):
         work = works[wildcards.address]
-        if publishing.finished(PLAN.results, work) is not None and not WHOLE:
-            return []
-        return ancient([manifest(source) for source in work.inputs])
+        sources = [manifest(source) for source in work.inputs]
+        if WHOLE:
+            return ancient(sources)
+        return [] if publishing.finished(PLAN.results, work) else sources
 
     return inputs
+
+
+def report_needs(wildcards):
+    """The manifests of the sweeps, unless this very report is there."""
+    sources = [manifest(sweep) for sweep in PLAN.sweeps.values()]
+    if WHOLE:
+        return ancient(sources)
+    return [] if all(map(os.path.exists, REPORT.values())) else sources
 
 
 def results_folder(wildcards):

@@ -2,7 +2,7 @@
 # page of another configuration is known for one.
 rule report:
     input:
-        ancient([manifest(sweep) for sweep in PLAN.sweeps.values()]),
+        report_needs,
     output:
         page=report(
             REPORT["page"],
