@@ -33,6 +33,9 @@ WRITE = "widthlab.store.datasets:write"
 DEVICE = "widthlab.stages:torch_device"
 SEEDS = "widthlab.address:seed_sequence"
 
+UNNAMED = {"device", "archive"}
+"""Keys of a study that enter no address: they decide where, not what."""
+
 
 @dataclass(frozen=True)
 class Work:
@@ -123,7 +126,7 @@ def report_work(study: Study) -> Work:
     """Return the building of the study's report."""
     sections = study.sections()
     sweeps = tuple(sweep_work(name, section, study.seed) for name, section in sections.items())
-    identity = {"study": study.model_dump(mode="json", exclude={"device"}, exclude_none=True)}
+    identity = {"study": study.model_dump(mode="json", exclude=UNNAMED, exclude_none=True)}
     code = digest(
         canonical_json(
             [

@@ -43,6 +43,15 @@ def _no_braces(path: str) -> str:
 Folder = Annotated[str, Field(min_length=1), AfterValidator(_no_braces)]
 
 
+def _known_scheme(place: str) -> str:
+    if "://" in place and not place.startswith("s3://"):
+        raise ValueError("must be a folder or an address s3://bucket/prefix")
+    return place
+
+
+Place = Annotated[Folder, AfterValidator(_known_scheme)]
+
+
 class Study(Spec):
     """One study: what to run, where results go, and on which device."""
 
@@ -52,6 +61,8 @@ class Study(Spec):
     """Folder of all results, relative to where snakemake runs, or absolute."""
     reports: Folder = "reports"
     """Folder of the reports."""
+    archive: Place | None = None
+    """Folder or s3:// address of the archive of all versions; <results>/archive if not given."""
     seed: Annotated[Seed, Unit("seed")] = 0
     """Seed of the whole study."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

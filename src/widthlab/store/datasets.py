@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import xarray as xr
@@ -13,13 +15,28 @@ from widthlab.errors import WidthlabError
 
 def write(dataset: xr.Dataset, path: Path) -> None:
     """Write a dataset as a zarr (format 3) folder with consolidated metadata."""
-    # Text of one length has no specification in zarr 3; text of any length has.
+    with quiet():
+        of_any_length(dataset).to_zarr(path, mode="w-", zarr_format=3, consolidated=True)
+
+
+def of_any_length(dataset: xr.Dataset) -> xr.Dataset:
+    """Return a dataset whose texts may have any length.
+
+    Text of one length has no specification in zarr 3; text of any length has.
+    """
     text = [name for name, array in dataset.variables.items() if array.dtype.kind == "U"]
-    dataset = dataset.assign({name: dataset[name].astype(object) for name in text})
+    return dataset.assign({name: dataset[name].astype(object) for name in text})
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Write without zarr's warnings of what is an extension of the format.
+
+    Consolidated metadata is one, and xarray reads it by default.
+    """
     with warnings.catch_warnings():
-        # Consolidated metadata is an extension of the format that xarray reads by default.
         warnings.simplefilter("ignore", category=zarr.errors.ZarrUserWarning)
-        dataset.to_zarr(path, mode="w-", zarr_format=3, consolidated=True)
+        yield
 
 
 def open_dataset(path: Path) -> xr.Dataset:
