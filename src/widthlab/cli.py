@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from widthlab import __version__
+from widthlab import __version__, keeping_commands
 from widthlab.errors import WidthlabError
 from widthlab.plan import Stage
 
@@ -200,3 +200,7 @@ def schema() -> None:
     from widthlab.study import schema as study_schema
 
     click.echo(json.dumps(study_schema(), indent=2))
+
+
+for _command in keeping_commands.COMMANDS:
+    main.add_command(_command)
