@@ -8,13 +8,16 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from widthlab import __version__, keeping_commands
+from widthlab import __version__, keeping_commands, version_commands
 from widthlab.errors import WidthlabError
 from widthlab.plan import Stage
+
+if TYPE_CHECKING:
+    from widthlab.study import Study
 
 RETRY = 75
 """Exit code of a stage that was asked to stop and saved its state (EX_TEMPFAIL)."""
@@ -134,19 +137,48 @@ def sweep(**options: Any) -> None:
     _stage("sweep", **options)
 
 
+_SPEC = click.option("--spec", help="The study as JSON, where it is not the file's own.")
+_STUDY = click.argument("study", default="config.yaml", type=Path)
+
+
 @main.command()
-@click.option("--spec", help="The study as JSON, where it is not the file's own.")
-@click.argument("study", default="config.yaml", type=Path)
-def report(spec: str | None, study: Path) -> None:
+@_SPEC
+@click.option("--version", help="Of this version in the archive: its tag, or how its id begins.")
+@_STUDY
+def report(spec: str | None, version: str | None, study: Path) -> None:
     """Build the report of a STUDY (config.yaml) from what is finished; computes no cell.
 
-    Missing and failed cells are listed as holes.
+    Missing and failed cells are listed as holes. With --version, the report is that of a version
+    in the study's archive, from the archive alone.
     """
+    parsed = _study(spec, study)
+    if version is not None:
+        from widthlab.archive import pages
+
+        click.echo(pages.publish(parsed, version))
+        return
     from widthlab import reporting
+
+    click.echo(reporting.publish(parsed, str(study)))
+
+
+@main.command()
+@_SPEC
+@_STUDY
+def archive(spec: str | None, study: Path) -> None:
+    """Commit the sweeps of a STUDY (config.yaml) to its archive, unless they are in it."""
+    from widthlab.archive import receipts
+    from widthlab.plan import Plan
+
+    version, new = receipts.archive(Plan.of(_study(spec, study)))
+    what = f"is new: {version.message}" if new else "holds these sweeps already"
+    click.echo(f"version {version.id} of {version.study} {what}")
+
+
+def _study(spec: str | None, file: Path) -> Study:
     from widthlab.study import parse, read
 
-    parsed = parse(_object(spec), str(study)) if spec else read(study)
-    click.echo(reporting.publish(parsed, str(study)))
+    return parse(_object(spec), str(file)) if spec else read(file)
 
 
 # ── the commands that people type ───────────────────────────────────────────────────────────
@@ -202,5 +234,5 @@ def schema() -> None:
     click.echo(json.dumps(study_schema(), indent=2))
 
 
-for _command in keeping_commands.COMMANDS:
+for _command in (*version_commands.COMMANDS, *keeping_commands.COMMANDS):
     main.add_command(_command)

@@ -1,0 +1,38 @@
+# Commit all sweeps to the archive. The receipt says which version holds them; its name says what
+# is archived and where.
+from widthlab.archive import receipts
+
+RECEIPT = str(receipts.receipt(PLAN))
+receipts.discard_stale(PLAN)
+
+
+def archive_needs(wildcards):
+    """The manifests of the sweeps, unless they are in the archive."""
+    sources = [manifest(sweep) for sweep in PLAN.sweeps.values()]
+    if WHOLE:
+        return ancient(sources)
+    return [] if os.path.exists(RECEIPT) else sources
+
+
+rule archive:
+    input:
+        archive_needs,
+    output:
+        RECEIPT,
+    log:
+        f"{RESULTS}/logs/archive/{os.path.basename(RECEIPT)}.log",
+    benchmark:
+        f"{RESULTS}/logs/archive/{os.path.basename(RECEIPT)}.tsv"
+    conda:
+        ENVIRONMENT
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=30,
+    params:
+        spec=PLAN.report.study_json,
+        study=STUDY_FILE,
+    message:
+        "archive {output}"
+    shell:
+        "widthlab archive --spec {params.spec:q} {params.study:q} > {log:q} 2>&1"
