@@ -11,11 +11,11 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from widthlab.store import lease
 from widthlab.store.lease import Lease, Lost, Owner, Taken, owner
 
 FAKETIME = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
@@ -25,15 +25,17 @@ HOLD = """
 import signal, sys
 from pathlib import Path
 from widthlab.store import lease
+from widthlab.store import owner as owners
 
 path, place, beat, patience = Path(sys.argv[1]), sys.argv[2], *map(float, sys.argv[3:5])
 if place:
-    lease._place = lambda: place
+    owners._place = lambda: place
 
 def stop(*_):
     raise SystemExit(7)
 
 signal.signal(signal.SIGTERM, stop)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 print("begun", flush=True)
 with lease.Lease(path, beat=beat, patience=patience) as held:
     print("held", flush=True)
@@ -119,8 +121,9 @@ def test_a_lease_is_held_and_given_back(path):
         assert names(path.parent) == [".lease"]
         assert owner(path).pid == os.getpid()
         held.check()
-        with pytest.raises(Taken, match=f"process {os.getpid()} on") as taken, Lease(
-            path, wait=False
+        with (
+            pytest.raises(Taken, match=f"process {os.getpid()} on") as taken,
+            Lease(path, wait=False),
         ):
             pass
         assert taken.value.owner == owner(path)
@@ -133,8 +136,12 @@ def test_a_lease_is_held_and_given_back(path):
 
 
 def test_it_is_light_to_import():
-    script = "import sys, widthlab.store.lease; print(*{'torch', 'numpy', 'pydantic'} & {*sys.modules})"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    script = (
+        "import sys, widthlab.store.lease; print(*{'torch', 'numpy', 'pydantic'} & {*sys.modules})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == ""
 
 
@@ -293,27 +300,36 @@ def test_a_waiter_that_was_stopped_does_not_take_its_own_sleep_for_silence(path,
 
 
 @pytest.mark.skipif(FAKETIME is None, reason="libfaketime is not installed (Debian: faketime)")
-@pytest.mark.parametrize("monotonic", ["fixed", "jumps too"])
-def test_clocks_that_jump_change_nothing(path, tmp_path_factory, hold, monotonic):
+def test_clocks_that_jump_change_nothing(path, tmp_path_factory, hold):
     clock = tmp_path_factory.mktemp("clock") / "offset"
     clock.write_text("-400d")
     faked = {
         "LD_PRELOAD": str(FAKETIME),
         "FAKETIME_TIMESTAMP_FILE": str(clock),
         "FAKETIME_NO_CACHE": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1" if monotonic == "fixed" else "0",
     }
-    # A timed wait of a process whose monotonic clock jumps is off; only the waiter's may.
-    first = hold(place="elsewhere", **(faked if monotonic == "fixed" else {}))
+    # libfaketime breaks a thread's timed wait with a faked monotonic clock, so only the waiter,
+    # which has no thread, has one.
+    first = hold(place="elsewhere", **faked, FAKETIME_DONT_FAKE_MONOTONIC="1")
     assert first.says() == "held"
-    second = hold(patience=2.0, **faked)
+    second = hold(patience=1.0, **faked)
     for offset in ("+3d", "-20d", "+400d", "+0"):
-        time.sleep(0.3)
+        time.sleep(0.4)
         clock.write_text(offset)
         assert first.ask() == "ours"
     first.kill()
     assert second.says() == "held"
-    assert second.ask() == "ours"
+
+
+def test_the_time_of_day_is_never_asked(path, hold, monkeypatch):
+    for name in ("time", "time_ns"):
+        monkeypatch.setattr(time, name, lambda: pytest.fail("the time of day was asked"))
+    first = hold(place="elsewhere")
+    assert first.says() == "held"
+    threading.Timer(0.2, first.end).start()
+    with Lease(path, beat=0.05) as held:
+        time.sleep(0.1)
+        held.check()
 
 
 BREAK = """
@@ -384,36 +400,236 @@ def test_a_living_lease_that_was_caught_is_put_back(path, hold, monkeypatch):
 def test_an_owner_that_beats_in_the_moment_of_the_break_keeps_its_lease(path, hold, monkeypatch):
     first = hold(place="elsewhere", beat=1000)
     assert first.says() == "held"
-    rename, asked = Path.rename, []
+    rename, renamed = Path.rename, []
 
-    def late(source, target):
+    def slow(source, target):
         done = rename(source, target)
-        if not asked:
+        renamed.append(target)
+        if len(renamed) == 1:
+            before = target.read_bytes()
             first.process.stdin.write("?\n")
             first.process.stdin.flush()
-            before = target.read_bytes()
             while target.read_bytes() == before:
                 time.sleep(0.01)
-            asked.append(True)
         return done
 
-    monkeypatch.setattr(Path, "rename", late)
-    waiter = Lease(path, **QUICK)
-    waiter._patience = 0.3
-    monkeypatch.setattr(lease.time, "sleep", patient(lambda: bool(asked)))
-    with pytest.raises(TimeoutError), waiter:
+    monkeypatch.setattr(Path, "rename", slow)
+    with Lease(path, **QUICK) as held:
+        assert len(renamed) == 2, "the first break caught a living lease"
+        assert first.says() == "ours"
+        assert first.ask() == "lost"
+        held.check()
+
+
+def test_a_breaker_that_hangs_is_not_waited_for_for_ever(path, hold):
+    first = hold(beat=1000)
+    assert first.says() == "held"
+    first.kill()
+    with path.open("rb+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with Lease(path, **QUICK) as held:
+            held.check()
+    assert names(path.parent) == []
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 4000, b'{"pid": 1}', b"0" * 10000]
+)
+def test_a_damaged_lease_is_dead_after_a_while(path, text):
+    path.write_bytes(text)
+    assert owner(path) == Owner()
+    with pytest.raises(Taken, match="process unknown on unknown") as taken, Lease(path, wait=False):
         pass
-    assert first.says() == "ours"
-    assert names(path.parent) == [".lease"]
+    assert taken.value.owner == Owner()
+    assert path.read_bytes() == text
+    with Lease(path, beat=0.05, patience=0.3) as held:
+        held.check()
+    assert names(path.parent) == []
 
 
-def patient(until):
-    """Return a sleep that ends the wait once something has happened."""
-    sleep = time.sleep
+@pytest.mark.parametrize("change", [{"pid": 0}, {"pid": -1}, {"pid": 2**40}, {"started": "x"}])
+def test_an_impossible_owner_is_a_damaged_one(path, change):
+    path.write_text(json.dumps(vars(Owner.here()) | change))
+    assert owner(path) == Owner()
 
-    def wait(seconds):
-        if until():
-            raise TimeoutError
-        sleep(seconds)
 
-    return wait
+def no_links(*_):
+    raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+def test_without_links_there_is_still_one_owner(path, monkeypatch):
+    monkeypatch.setattr(os, "link", no_links)
+    inside, entered = [], []
+
+    def enter():
+        for _ in range(5):
+            with Lease(path, beat=0.01) as held:
+                inside.append(1)
+                entered.append(len(inside))
+                time.sleep(0.002)
+                held.check()
+                inside.pop()
+
+    threads = [threading.Thread(target=enter) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert entered == [1] * 30
+    assert names(path.parent) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("inside", [False, True])
+def test_an_interrupted_process_leaves_nothing_behind(path, hold, number, inside):
+    if inside:
+        one = hold()
+        assert one.says() == "held"
+    else:
+        path.write_bytes(b"damaged")
+        one = hold()
+        time.sleep(0.1)
+    one.send(number)
+    assert one.process.wait(30) == (7 if number == signal.SIGTERM else -signal.SIGINT)
+    assert names(path.parent) == ([] if inside else [".lease"])
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(os, "link"), (os, "fsync"), (threading.Thread, "start")]
+)
+def test_an_interrupt_while_taking_leaves_nothing_behind(path, monkeypatch, module, name):
+    real = getattr(module, name)
+
+    def interrupted(*words):
+        real(*words)
+        monkeypatch.setattr(module, name, real)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, name, interrupted)
+    with pytest.raises(KeyboardInterrupt), Lease(path):
+        pass
+    assert names(path.parent) == []
+    assert "lease" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_what_killed_processes_left_is_swept_away(path):
+    litter = path.with_name(".lease.0123.new")
+    litter.write_text("{}")
+    other = path.with_name(".lease-notes")
+    other.write_text("kept")
+    with Lease(path):
+        assert names(path.parent) == [".lease", ".lease-notes"]
+
+
+def test_a_lease_whose_file_was_removed_is_lost_and_does_not_come_back(path):
+    with Lease(path, **QUICK) as held:
+        path.unlink()
+        time.sleep(0.2)
+        with pytest.raises(Lost):
+            held.check()
+        assert names(path.parent) == []
+
+
+FORK = """
+import os, sys, time
+from pathlib import Path
+from widthlab.store.lease import Lease
+
+with Lease(Path(sys.argv[1]), beat=0.05) as held:
+    child = os.fork()
+    if child == 0:
+        held.__exit__(None, None, None)
+        os._exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    time.sleep(0.2)
+    held.check()
+    if os.fork() == 0:
+        sys.exit(0)
+    os.wait()
+    held.check()
+    print("ours", flush=True)
+"""
+
+
+def test_a_fork_gives_nothing_back(path):
+    command = [sys.executable, "-W", "ignore", "-c", FORK, path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "ours\n", done.stderr
+    assert names(path.parent) == []
+
+
+def test_a_missing_folder_is_an_oserror(path):
+    with pytest.raises(FileNotFoundError), Lease(path.parent / "missing" / ".lease"):
+        pass
+    assert owner(path.parent / "missing" / ".lease") is None
+
+
+@contextmanager
+def another_user(folder):
+    """Work in a folder as a user without root's rights (as oneself where one is not root)."""
+    before, root = Path.cwd(), os.geteuid() == 0
+    os.chdir(folder)
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+        os.chdir(before)
+
+
+def test_a_read_only_folder_is_an_oserror(path):
+    path.parent.chmod(0o555)
+    with another_user(path.parent), pytest.raises(PermissionError), Lease(Path(".lease")):
+        pass
+    path.parent.chmod(0o755)
+    assert names(path.parent) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+def test_a_colleague_breaks_the_lease_of_the_dead(path, hold):
+    path.parent.chmod(0o777)
+    first = hold()
+    assert first.says() == "held"
+    with another_user(path.parent):
+        assert owner(Path(".lease")).pid == first.process.pid
+    first.kill()
+    with another_user(path.parent), Lease(Path(".lease"), wait=False) as held:
+        held.check()
+    assert names(path.parent) == []
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    place = tmp_path / "small"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=777", "tmpfs", str(place)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        pytest.skip("there is no mount command to make a small disk with")
+    if done.returncode != 0:
+        pytest.skip(f"cannot mount a small tmpfs: {done.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def fill(folder):
+    with (folder / "filling").open("ab", 0) as file, suppress(OSError):
+        while file.write(b"x" * 4096):
+            pass
+
+
+def test_a_full_disk_is_an_oserror_and_ends_no_lease(small_disk):
+    path = small_disk / ".lease"
+    with Lease(path, beat=0.02) as held:
+        fill(small_disk)
+        before = path.read_bytes()
+        time.sleep(0.1)
+        assert path.read_bytes() != before
+        held.check()
+    fill(small_disk)
+    with pytest.raises(OSError, match="No space left"), Lease(path):
+        pass
+    assert names(small_disk) == ["filling"]

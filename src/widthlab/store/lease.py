@@ -21,18 +21,19 @@ from __future__ import annotations
 import errno
 import fcntl
 import itertools
-import json
 import os
-import secrets
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from functools import partial
 from operator import eq
 from pathlib import Path
 from types import TracebackType
+
+from widthlab.store.owner import Owner
+
+__all__ = ["BEAT", "PATIENCE", "Lease", "Lost", "Owner", "Taken", "owner"]
 
 BEAT = 5.0
 """Seconds between two beats of an owner."""
@@ -40,19 +41,6 @@ PATIENCE = 60.0
 """Seconds without a beat after which an owner counts as dead."""
 
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-
-
-@dataclass(frozen=True)
-class Owner:
-    """Who holds a lease; all blank where the file is damaged."""
-
-    host: str = "unknown"
-    place: str = ""
-    """Boot and namespaces: where a process's number means something."""
-    pid: int = 0
-    started: int = 0
-    """Start of the process in clock ticks since boot, since numbers are used again."""
-    token: str = ""
 
 
 class Taken(Exception):  # noqa: N818 - an answer, not an error
@@ -83,9 +71,7 @@ class Lease:
         self._owner, self._file = Owner(), -1
 
     def __enter__(self) -> Lease:
-        pid = os.getpid()
-        token = secrets.token_hex(16)
-        self._owner = Owner(os.uname().nodename, _place(), pid, _started(pid) or 0, token)
+        self._owner = Owner.here()
         self._numbers = itertools.count()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep_beating, name="lease", daemon=True)
@@ -132,11 +118,11 @@ class Lease:
             if found is None:
                 if self._take():
                     return
-            elif _gone(_parse(found)) or quiet >= self._patience:
+            elif quiet >= self._patience or Owner.parse(found).is_known_dead():
                 if self._withdraw(partial(eq, found)):
                     continue
             elif not self._wait:
-                raise Taken(self.path, _parse(found))
+                raise Taken(self.path, Owner.parse(found))
             time.sleep(self._pause)
 
     def _take(self) -> bool:
@@ -174,7 +160,7 @@ class Lease:
                 raise
 
     def _write(self) -> None:
-        text = json.dumps(asdict(self._owner) | {"beat": f"{next(self._numbers):012}"}).encode()
+        text = self._owner.text(next(self._numbers))
         if os.pwrite(self._file, text, 0) < len(text):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         os.fsync(self._file)
@@ -265,9 +251,8 @@ def owner(path: Path) -> Owner | None:
         found = _look(path)
     except OSError:
         return Owner()
-    if found is None or _gone(_parse(found)):
-        return None
-    return _parse(found)
+    holder = None if found is None else Owner.parse(found)
+    return None if holder is None or holder.is_known_dead() else holder
 
 
 def _create(path: Path) -> int:
@@ -293,45 +278,3 @@ def _look(path: Path) -> bytes | None:
         if error.errno == errno.ESTALE:
             return None
         raise
-
-
-def _parse(text: bytes) -> Owner:
-    try:
-        found = json.loads(text)
-        known = Owner(*(found[name] for name in asdict(Owner())))
-        kinds = [type(value) for value in asdict(known).values()]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return Owner()
-    return known if kinds == [str, str, int, int, str] and 0 < known.pid < 2**31 else Owner()
-
-
-def _gone(owner: Owner) -> bool:
-    """Return whether the process is known to have ended; elsewhere nothing is known of it."""
-    if not owner.place or (owner.host, owner.place) != (os.uname().nodename, _place()):
-        return False
-    try:
-        os.kill(owner.pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        pass  # another user's, whose start may be hidden
-    return _started(owner.pid) not in (None, owner.started)
-
-
-def _place() -> str:
-    """Return where numbers of processes mean something: boot and namespaces ("" unknown)."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
-        return ""
-
-
-def _started(pid: int) -> int | None:
-    """Return when a process started, in ticks; 0 if it is dead but not buried, None if unknown."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    words = stat.rpartition(")")[2].split()
-    return 0 if words[0] in "ZX" else int(words[19])
