@@ -60,7 +60,7 @@ def verify(name: str | None, study: Path, set_aside: bool) -> None:
     problems: list[str] = []
     if archive is not None:
         track = _progress("reading the archive")
-        problems = list(upkeep.unreadable(archive, versions, results, track))
+        problems = list(upkeep.unreadable(archive, versions, track))
         click.echo(f"archive: {len(versions)} versions read, {len(problems)} problems")
         for problem in problems:
             click.echo(f"  {problem}")

@@ -22,6 +22,7 @@ from filelock import FileLock
 
 from widthlab import __version__, reporting
 from widthlab.archive import contents
+from widthlab.archive.digests import content_digest
 from widthlab.archive.location import Location
 from widthlab.errors import WidthlabError
 from widthlab.plan import Plan
@@ -57,6 +58,8 @@ class Version:
     """Address of each experiment's sweep."""
     digests: Mapping[str, str]
     """SHA-256 of each experiment's sweep, as it was on disk."""
+    contents: Mapping[str, str]
+    """Digest of the content of each group (see `digests`), to verify the archive by."""
     git_dirty: bool | None = None
     """Whether the code differed from the git commit."""
 
@@ -121,6 +124,7 @@ class Archive:
                 root = list(self.repository.ancestry(branch="main"))[-1]
                 self.repository.create_branch(name, root.id)
             before = head[0].digests if head else {}
+            held = dict(head[0].contents) if head else {}
             table = contents.table(plan, found)
             message = self._message(head[0] if head else None, table, metadata["sweeps"])
             session = self.repository.writable_session(name)
@@ -135,7 +139,10 @@ class Archive:
                 _check(path, manifest)
                 with xr.open_zarr(path) as dataset:
                     _write(dataset, session.store, experiment)
+                    held[experiment] = content_digest(dataset)
             _write(table, session.store, RESULTS)
+            held[RESULTS] = content_digest(table)
+            metadata["contents"] = {group: held[group] for group in (*sweeps, RESULTS)}
             snapshot = session.commit(message, metadata)
         return self._version(self.repository.lookup_snapshot(snapshot), {})
 
@@ -281,6 +288,7 @@ class Archive:
             message=snapshot.message,
             sweeps={name: sweep["address"] for name, sweep in metadata["sweeps"].items()},
             digests={name: sweep["digest"] for name, sweep in metadata["sweeps"].items()},
+            contents=metadata["contents"],
             git_dirty=metadata["git_dirty"],
         )
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 import icechunk
 
+from widthlab.archive.digests import content_digest
 from widthlab.archive.location import Location
-from widthlab.archive.repository import Archive, Version
+from widthlab.archive.repository import RESULTS, Archive, Version
 from widthlab.errors import WidthlabError
-from widthlab.plan import FOLDERS
-from widthlab.store import datasets, verifying
-from widthlab.store.inventory import Entry
 from widthlab.study import Study
 
-Sweep = tuple[Version, str]
-"""An experiment's sweep in a version."""
+Group = tuple[Version, str]
+"""A part of a version: an experiment's sweep, or the table of results."""
 
 
 def existing(study: Study) -> Archive | None:
@@ -40,8 +37,10 @@ def existing(study: Study) -> Archive | None:
 def needed(archive: Archive, tagged_only: bool = False) -> set[str]:
     """Return the addresses of all results that the versions, or those with a tag, were made of.
 
-    Raises WidthlabError where a version cannot be read.
+    Raises WidthlabError where a version cannot be read or a tag has lost its version.
     """
+    for problem in lost_names(archive):
+        raise WidthlabError(f"the archive {archive.location.address} is damaged: {problem}")
     addresses: set[str] = set()
     for version in archive.versions():
         if tagged_only and not version.tags:
@@ -62,6 +61,26 @@ def addresses_of(archive: Archive, version: Version) -> list[str]:
     return found
 
 
+def lost_names(archive: Archive) -> Iterator[str]:
+    """Yield the tags and studies whose versions are out of reach, a sentence each.
+
+    Icechunk leaves out a tag or branch whose file is damaged; in a folder the files tell.
+    """
+    repository = archive.repository
+    known = {version.id for version in archive.versions()}
+    for tag in sorted(repository.list_tags()):
+        if (snapshot := repository.lookup_tag(tag)) not in known:
+            yield f"the tag {tag} names {snapshot}, which is no version of any study"
+    folder = archive.location.folder
+    if folder is None:
+        return
+    for kind, names in (("tag", repository.list_tags()), ("branch", repository.list_branches())):
+        for file in sorted((folder / "refs").glob(f"{kind}.*/ref.json")):
+            name = file.parent.name.removeprefix(f"{kind}.")
+            if name not in names and not file.with_name("ref.json.deleted").exists():
+                yield f"the {kind} {name} cannot be read ({file})"
+
+
 def tags_and_heads(archive: Archive) -> list[Version]:
     """Return the versions that have a tag, and the newest one of every study."""
     seen: set[str] = set()
@@ -76,42 +95,30 @@ def tags_and_heads(archive: Archive) -> list[Version]:
 def unreadable(
     archive: Archive,
     versions: Iterable[Version],
-    results: Path,
-    track: Callable[[list[Sweep]], Iterable[Sweep]] = iter,
+    track: Callable[[list[Group]], Iterable[Group]] = iter,
 ) -> Iterator[str]:
-    """Read all of these versions and yield what cannot be read, a sentence each.
+    """Read all of these versions and yield what is damaged, a sentence each.
 
-    A sweep that is intact on disk, too, must be equal to the archived one: compressed numbers may
-    be damaged and still be numbers. What several versions share is read once.
+    What is read must have the digest that was taken when it was committed. What several versions
+    share is read once.
     """
-    sweeps: dict[tuple[str, str], Sweep] = {}
+    yield from lost_names(archive)
+    groups: dict[tuple[str, str], Group] = {}
     for version in versions:
+        for group, digest in version.contents.items():
+            groups.setdefault((group, digest), (version, group))
+    for version, group in track(list(groups.values())):
+        what = "the table of results" if group == RESULTS else f"the sweep of {group}"
         try:
-            archive.results(version)
+            dataset = (
+                archive.results(version) if group == RESULTS else archive.sweeps(version)[group]
+            )
+            found = content_digest(dataset)
         except Exception as error:  # whatever a damaged store raises
-            yield f"version {version.id}: its results cannot be read: {_words(error)}"
-        for name, digest in version.digests.items():
-            sweeps.setdefault((name, digest), (version, name))
-    for version, name in track(list(sweeps.values())):
-        problem = _read(archive, version, name, results)
-        if problem is not None:
-            yield f"version {version.id}: the sweep of {name} {problem}"
-
-
-def _read(archive: Archive, version: Version, name: str, results: Path) -> str | None:
-    """Return what is wrong with an archived sweep, or None."""
-    try:
-        archived = archive.sweeps(version)[name].load()
-    except Exception as error:  # whatever a damaged store raises
-        return f"cannot be read: {_words(error)}"
-    entry = Entry("sweep", results / FOLDERS["sweep"] / version.sweeps[name])
-    manifest = entry.finished()
-    if manifest is None or manifest.digest != version.digests[name] or verifying.examine(entry):
-        return None
-    with datasets.open_dataset(entry.home / manifest.payload) as on_disk:
-        if not archived.equals(on_disk.load()):
-            return f"differs from the one on disk ({entry.name})"
-    return None
+            yield f"version {version.id}: {what} cannot be read: {_words(error)}"
+            continue
+        if found != version.contents[group]:
+            yield f"version {version.id}: {what} differs from what was committed"
 
 
 def _words(error: Exception) -> str:

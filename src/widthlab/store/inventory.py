@@ -15,6 +15,7 @@ from widthlab.plan import FOLDERS, Stage
 from widthlab.store import lease
 from widthlab.store.failure import FAILURE
 from widthlab.store.manifest import MANIFEST, Manifest, read
+from widthlab.store.owner import Owner
 
 DAMAGED = re.compile(r".+\.damaged-\d+")
 """Names of what was moved aside."""
@@ -110,7 +111,8 @@ def running(home: Path) -> bool:
     owner = lease.owner(home / LEASE)
     if owner is None:
         return False
-    if owner.host == os.uname().nodename:
+    here = Owner.here()
+    if (owner.host, owner.place) == (here.host, here.place):
         return True
     try:
         return time.time() - (home / LEASE).stat().st_mtime < FORGOTTEN
