@@ -20,7 +20,7 @@ from widthlab.store import inventory
 from widthlab.store.inventory import LEASE
 from widthlab.store.keeping import Needs, delete, surplus, total
 from widthlab.store.lease import Lease
-from widthlab.store.manifest import MANIFEST, load
+from widthlab.store.manifest import MANIFEST, read
 from widthlab.store.publish import finished, folder, payload, scratch
 from widthlab.store.verifying import verify
 
@@ -177,8 +177,8 @@ def test_rubbish_goes_from_what_stays(results):
     (home / "snapshots.damaged-1" / "part-0").write_text("damaged")
     (home / f"{MANIFEST}.damaged-1").write_text("damaged")
     (home / "snapshots.tmp").write_text("half")
-    (results / "receipts").mkdir()
-    (results / "receipts" / "batch-1").write_text("done")
+    (results / "receipts" / "train").mkdir(parents=True)
+    (results / "receipts" / "train" / "batch-1").write_text("done")
     (results / "downloads").mkdir()
     (results / "downloads" / "cifar.tar.gz").write_text("big")
     before = verify(results).intact
@@ -299,7 +299,7 @@ def test_random_kills_while_results_are_deleted(tmp_path):
         for copy in range(10):
             home = results / "checkpoints" / f"mlp-w{copy}-0123456789ab"
             shutil.copytree(folder(tmp_path / "one", TRAIN), home)
-            replace(load(home), address=home.name).write(home)
+            replace(read(home), address=home.name).write(home)
         script = "from sys import argv; from pathlib import Path; from widthlab.store.keeping "
         script += "import *; s = surplus(Path(argv[1]), Needs([], []), 0).items; "
         script += "print(flush=True); delete(s)"

@@ -9,7 +9,7 @@ from shelves import CELL, CHAIN, DATA, SWEEP, TRAIN, forget, make, tree, work
 from widthlab.errors import WidthlabError
 from widthlab.store.inventory import LEASE
 from widthlab.store.lease import Lease
-from widthlab.store.manifest import MANIFEST, load, read
+from widthlab.store.manifest import MANIFEST, read
 from widthlab.store.publish import finished, folder, payload
 from widthlab.store.verifying import set_aside, verify
 
@@ -56,7 +56,7 @@ def take_another_manifest(results):
 
 def point_elsewhere(results):
     home = folder(results, TRAIN)
-    replace(load(home), payload="../elsewhere").write(home)
+    replace(read(home), payload="../elsewhere").write(home)
 
 
 DAMAGES = {

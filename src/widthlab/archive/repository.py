@@ -250,8 +250,10 @@ class Archive:
     def _group(self, version: Version, group: str) -> xr.Dataset:
         with _explained("read", self.location):
             session = self.repository.readonly_session(snapshot_id=version.id)
-            dataset: xr.Dataset = xr.open_zarr(session.store, group=group, consolidated=False)
-        return dataset
+            dataset = xr.open_zarr(session.store, group=group, consolidated=False)
+        # Icechunk lists them in another order every time.
+        ordered: xr.Dataset = dataset[sorted(dataset.variables, key=str)]
+        return ordered
 
     def _message(
         self, head: Version | None, table: xr.Dataset, sweeps: Mapping[str, Mapping[str, str]]

@@ -111,7 +111,8 @@ def surplus(results: Path, needs: Needs, days: float, now: float | None = None) 
             size = inventory.size(entry.home)
             items.append(Item(kind, entry.home, size, entry.touched(), entry.home))
     items.extend(_states(results, found))
-    items.extend(_item("receipts", path) for path in children(results / RECEIPTS))
+    for stage in children(results / RECEIPTS):
+        items.extend(_item("receipts", path) for path in children(stage))
     ready = [item for item in items if old(item.touched)]
     guarded = [e for e in entries if e.stage in found.guarded_stages and e.address not in kept]
     young = len(items) - len(ready) + sum(e.address in kept - needed for e in entries)
