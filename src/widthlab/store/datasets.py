@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from math import prod
 from pathlib import Path
 
 import xarray as xr
@@ -10,16 +11,31 @@ import zarr.errors
 
 from widthlab.errors import WidthlabError
 
+CHUNK = 2**26
+"""Bytes of a chunk at most, before compression: a store has few files, and none is huge."""
+
 
 def write(dataset: xr.Dataset, path: Path) -> None:
     """Write a dataset as a zarr (format 3) folder with consolidated metadata."""
     # Text of one length has no specification in zarr 3; text of any length has.
     text = [name for name, array in dataset.variables.items() if array.dtype.kind == "U"]
     dataset = dataset.assign({name: dataset[name].astype(object) for name in text})
+    encoding = {name: {"chunks": _chunks(array)} for name, array in dataset.variables.items()}
     with warnings.catch_warnings():
         # Consolidated metadata is an extension of the format that xarray reads by default.
         warnings.simplefilter("ignore", category=zarr.errors.ZarrUserWarning)
-        dataset.to_zarr(path, mode="w-", zarr_format=3, consolidated=True)
+        dataset.to_zarr(path, mode="w-", zarr_format=3, consolidated=True, encoding=encoding)
+
+
+def _chunks(array: xr.Variable) -> tuple[int, ...]:
+    """Return chunks that are whole but for the leading dimensions of a large array."""
+    chunks = [max(1, length) for length in array.shape]
+    for axis, length in enumerate(chunks):
+        rest = array.dtype.itemsize * prod(chunks[axis + 1 :])
+        chunks[axis] = min(length, max(1, CHUNK // rest))
+        if chunks[axis] > 1:
+            break
+    return tuple(chunks)
 
 
 def open_dataset(path: Path) -> xr.Dataset:
