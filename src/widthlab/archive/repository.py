@@ -243,8 +243,10 @@ class Archive:
     def _group(self, version: Version, group: str) -> xr.Dataset:
         with _explained("read", self.location):
             session = self.repository.readonly_session(snapshot_id=version.id)
-            dataset: xr.Dataset = xr.open_zarr(session.store, group=group, consolidated=False)
-        return dataset
+            dataset = xr.open_zarr(session.store, group=group, consolidated=False)
+        # Icechunk lists variables in any order; on disk it is that of their names.
+        ordered = dataset[sorted(dataset.data_vars)].drop_vars(list(dataset.coords))
+        return ordered.assign_coords({name: dataset[name] for name in sorted(dataset.coords)})
 
     def _message(
         self, head: Version | None, table: xr.Dataset, sweeps: Mapping[str, Mapping[str, str]]
