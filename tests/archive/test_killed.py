@@ -20,7 +20,7 @@ from widthlab.plan import Plan
 from widthlab.store import datasets
 from widthlab.store.publish import payload
 
-KILLS = int(os.environ.get("WIDTHLAB_KILLS", "8"))
+KILLS = int(os.environ.get("WIDTHLAB_KILLS", "5"))
 """How often each test kills; the table in the docs counts a longer run of the same."""
 
 
@@ -55,6 +55,14 @@ def kill(processes, results, widths, delay):
     assert process.exitcode == -signal.SIGKILL
 
 
+def duration(plan, tmp_path):
+    """Return how long archiving takes here and now, in seconds."""
+    elsewhere = plan.study.model_copy(update={"archive": str(tmp_path / "elsewhere")})
+    start = time.monotonic()
+    Archive.create(elsewhere).commit(Plan.of(elsewhere))
+    return time.monotonic() - start
+
+
 def sweep(plan):
     (work,) = plan.sweeps.values()
     return datasets.open_dataset(payload(plan.results, work)).load()
@@ -68,15 +76,16 @@ def assert_whole(archive, known):
         assert address in archive.results(version)["address"].values
 
 
-def test_killed_while_the_archive_is_made(results, processes):
-    plan = Plan.of(small(results, correlation=False))
-    run(plan.study)
+def test_killed_while_the_archive_is_made(results, processes, tmp_path):
+    plan = run(small(results, correlation=False))
+    longest = 1.2 * duration(plan, tmp_path)
     (address,) = plan.sweeps
     delays = random.Random(0)
     for number in range(KILLS):
         place = results / f"archive-{number}"
-        (results / "archive").rename(place) if (results / "archive").exists() else None
-        kill(processes, results, [[4, 8]], delays.uniform(0, 0.6))
+        if (results / "archive").exists():
+            (results / "archive").rename(place)
+        kill(processes, results, [[4, 8]], delays.uniform(0, longest))
         if (results / "archive").exists():
             assert_whole(Archive.open(plan.study), {address: sweep(plan)})
         version, _ = receipts.archive(plan)
@@ -86,15 +95,16 @@ def test_killed_while_the_archive_is_made(results, processes):
         assert receipts.receipt(plan).exists()
 
 
-def test_killed_while_versions_are_added(results, processes):
+def test_killed_while_versions_are_added(results, processes, tmp_path):
     widths = [[4], [4, 8]]
     plans = [run(small(results, {"width": width}, correlation=False)) for width in widths]
     known = {address: sweep(plan) for plan in plans for address in plan.sweeps}
+    longest = 2 * duration(plans[1], tmp_path)
     archive = Archive.create(plans[0].study)
     delays = random.Random(1)
     before = []
     for _ in range(KILLS):
-        kill(processes, results, widths, delays.uniform(0, 1.0))
+        kill(processes, results, widths, delays.uniform(0, longest))
         after = Archive.open(plans[0].study).versions()
         assert after[len(after) - len(before) :] == before
         assert_whole(archive, known)
