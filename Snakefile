@@ -16,6 +16,7 @@ try:
     from widthlab.errors import WidthlabError
     from widthlab.plan import Plan
     from widthlab import study as studies
+    from widthlab.archive import versions
 except ModuleNotFoundError as error:
     raise WorkflowError(f"{error}: run 'make env', then activate .venv") from None
 
@@ -27,6 +28,9 @@ if not workflow.config_settings.configfiles:
 
 
 STUDY_FILE = str(next(iter(workflow.config_settings.configfiles), "config.yaml"))
+
+# `--config version=NAME` asks for the report of that version, from the archive.
+VERSION = versions.asked(config, sys.argv)
 
 try:
     if len(workflow.config_settings.configfiles) > 1:
@@ -42,10 +46,23 @@ include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/extract.smk"
 include: "workflow/rules/sweep.smk"
-include: "workflow/rules/report.smk"
+
+
+if VERSION is None:
+
+    include: "workflow/rules/archive.smk"
+    include: "workflow/rules/report.smk"
+
+    TARGETS = [*REPORT.values(), RECEIPT]
+
+else:
+
+    include: "workflow/rules/version.smk"
+
+    TARGETS = list(VERSION_REPORT.values())
 
 
 rule all:
     default_target: True
     input:
-        list(REPORT.values()),
+        TARGETS,

@@ -16,9 +16,11 @@ import click
 from widthlab import __version__
 from widthlab.errors import WidthlabError
 from widthlab.plan import Stage
+from widthlab.version_commands import COMMANDS
 
 if TYPE_CHECKING:
     from widthlab.plan import Work
+    from widthlab.study import Study
 
 RETRY = 75
 """Exit code of a stage that was asked to stop and saved its state (EX_TEMPFAIL)."""
@@ -171,19 +173,48 @@ def sweep(**options: Any) -> None:
     _stage("sweep", **options)
 
 
+_SPEC = click.option("--spec", help="The study as JSON, where it is not the file's own.")
+_STUDY = click.argument("study", default="config.yaml", type=Path)
+
+
 @main.command()
-@click.option("--spec", help="The study as JSON, where it is not the file's own.")
-@click.argument("study", default="config.yaml", type=Path)
-def report(spec: str | None, study: Path) -> None:
+@_SPEC
+@click.option("--version", help="Of this version in the archive: its tag, or how its id begins.")
+@_STUDY
+def report(spec: str | None, version: str | None, study: Path) -> None:
     """Build the report of a STUDY (config.yaml) from what is finished; computes no cell.
 
-    Missing and failed cells are listed as holes.
+    Missing and failed cells are listed as holes. With --version, the report is that of a version
+    in the study's archive, from the archive alone.
     """
+    parsed = _study(spec, study)
+    if version is not None:
+        from widthlab.archive import pages
+
+        click.echo(pages.publish(parsed, version))
+        return
     from widthlab import reporting
+
+    click.echo(reporting.publish(parsed, str(study)))
+
+
+@main.command()
+@_SPEC
+@_STUDY
+def archive(spec: str | None, study: Path) -> None:
+    """Commit the sweeps of a STUDY (config.yaml) to its archive, unless they are in it."""
+    from widthlab.archive import receipts
+    from widthlab.plan import Plan
+
+    version, new = receipts.archive(Plan.of(_study(spec, study)))
+    what = f"is new: {version.message}" if new else "holds these sweeps already"
+    click.echo(f"version {version.id} of {version.study} {what}")
+
+
+def _study(spec: str | None, file: Path) -> Study:
     from widthlab.study import parse, read
 
-    parsed = parse(_object("--spec", spec), str(study)) if spec else read(study)
-    click.echo(reporting.publish(parsed, str(study)))
+    return parse(_object("--spec", spec), str(file)) if spec else read(file)
 
 
 # ── the commands that people type ───────────────────────────────────────────────────────────
@@ -237,3 +268,7 @@ def schema() -> None:
     from widthlab.study import schema as study_schema
 
     click.echo(json.dumps(study_schema(), indent=2))
+
+
+for _command in COMMANDS:
+    main.add_command(_command)

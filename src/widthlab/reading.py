@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,8 @@ from widthlab.study import read as read_study
 
 if TYPE_CHECKING:
     import xarray as xr
+
+    from widthlab.archive.repository import Archive, Version
 
 
 class Sweeps:
@@ -57,15 +59,49 @@ class Sweeps:
 
     def _work(self, experiment: str) -> Work:
         if experiment not in self._works:
-            known = ", ".join(self._works)
-            raise WidthlabError(f"the study has no experiment {experiment!r}; it has {known}")
+            raise WidthlabError(_unknown("study", experiment, self._works))
         return self._works[experiment]
 
 
-def open(study: str | Path = "config.yaml") -> Sweeps:
+class ArchivedSweeps(Sweeps):
+    """The sweeps of one version by experiment, read from the archive alone."""
+
+    def __init__(self, archive: Archive, version: Version) -> None:
+        self._sweeps = archive.sweeps(version)
+        self._version = version
+
+    def __getitem__(self, experiment: str) -> xr.Dataset:
+        """Return an experiment's sweep; raises WidthlabError where the version has none."""
+        if experiment not in self._sweeps:
+            raise WidthlabError(_unknown("version", experiment, self._sweeps))
+        return self._sweeps[experiment]
+
+    def cells(self, experiment: str) -> dict[str, xr.Dataset]:
+        """Raise WidthlabError: an archive holds sweeps, not the statistics of cells."""
+        raise WidthlabError(
+            f"the archive holds no cells, only sweeps; 'widthlab restore {self._version.id}' "
+            "says how to make the cells again"
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sweeps)
+
+
+def open(study: str | Path = "config.yaml", *, version: str | None = None) -> Sweeps:
     """Return the sweeps of a study, given by its YAML file.
 
-    As for snakemake, folders in the study are relative to where Python runs. Raises WidthlabError
-    where the file is not a study.
+    With a `version` (its tag, or how its id begins) they are those of that version, from the
+    study's archive. As for snakemake, folders in the study are relative to where Python runs.
+    Raises WidthlabError where the file is not a study, or the archive has no such version.
     """
-    return Sweeps(read_study(Path(study)))
+    parsed = read_study(Path(study))
+    if version is None:
+        return Sweeps(parsed)
+    from widthlab.archive.repository import Archive
+
+    archive = Archive.open(parsed)
+    return ArchivedSweeps(archive, archive.find(version))
+
+
+def _unknown(what: str, experiment: str, known: Iterable[str]) -> str:
+    return f"the {what} has no experiment {experiment!r}; it has {', '.join(known)}"

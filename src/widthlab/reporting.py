@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,8 @@ from widthlab.study import Study
 from widthlab.study import read as read_study
 
 if TYPE_CHECKING:
+    import xarray as xr
+
     from widthlab.claims import Claim
     from widthlab.report.page import CellRow, Kind, Provenance, Section, Status
 
@@ -40,6 +42,16 @@ class Report:
     page: str
     claims: str
     complete: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One experiment's sweep for the report, and what the reader should know first."""
+
+    experiment: str
+    sweep: xr.Dataset | None
+    """None where no cell is finished."""
+    note: str | None = None
 
 
 def stamp(study: Study, address: str) -> Path:
@@ -77,16 +89,28 @@ def publish(study: Study, source: str) -> Path:
 
 def build(plan: Plan, source: str) -> Report:
     """Return the report of a plan's finished results; reads results, computes no cell."""
+    found = manifests(plan)
+    parts = (_part(plan, sweep) for sweep in plan.sweeps.values())
+    provenance = replace(provenance_of(plan, found), command=_command(plan.study, source))
+    # Inputs may be deleted once what was made of them is there.
+    complete = all(sweep in found for sweep in plan.sweeps)
+    return assemble(plan.study.name, parts, rows(plan, found), provenance, complete)
+
+
+def assemble(
+    title: str,
+    parts: Iterable[Part],
+    rows: Iterable[CellRow],
+    provenance: Provenance,
+    complete: bool = True,
+) -> Report:
+    """Return the report of these sweeps and rows, wherever they come from."""
     from widthlab.claims import to_json
     from widthlab.report.page import render
 
-    sections = [_section(plan, sweep) for sweep in plan.sweeps.values()]
-    rows = list(_rows(plan))
-    page = render(f"{plan.study.name}", sections, rows, _provenance(plan, source))
+    sections = [_section(part) for part in parts]
     claims = [claim for section in sections for claim in section.claims]
-    # Inputs may be deleted once what was made of them is there.
-    complete = all(finished(plan.results, sweep) for sweep in plan.sweeps.values())
-    return Report(page, to_json(claims), complete)
+    return Report(render(title, sections, rows, provenance), to_json(claims), complete)
 
 
 def claims(study: Study) -> list[Claim]:
@@ -103,33 +127,48 @@ def claims(study: Study) -> list[Claim]:
         ) from None
 
 
-def _section(plan: Plan, work: Work) -> Section:
-    """Return one experiment's part of the report, over its finished cells."""
-    from widthlab.claims import from_json
-    from widthlab.report.page import Section
+def _part(plan: Plan, work: Work) -> Part:
+    """Return one experiment's sweep, over its finished cells where it is not there itself."""
     from widthlab.store import datasets
 
-    module = experiments.load(work.specification["experiment"])
+    name = work.specification["experiment"]
+    if finished(plan.results, work):
+        return Part(name, datasets.open_dataset(payload(plan.results, work)))
+    cells = tuple(cell for cell in work.inputs if finished(plan.results, cell))
+    if not cells:
+        return Part(name, None, "no results yet: no cell is finished")
+    note = f"{len(work.inputs) - len(cells)} of {len(work.inputs)} cells are missing"
+    return Part(name, stages.collect(plan.results, work, cells), note)
+
+
+def _section(part: Part) -> Section:
+    """Return one experiment's section of the page."""
+    from widthlab.claims import from_json
+    from widthlab.report.page import Section
+
+    module = experiments.load(part.experiment)
     words = {
-        "experiment": work.specification["experiment"],
+        "experiment": part.experiment,
         "title": module.TITLE,
         "question": module.QUESTION,
         "method": module.METHOD,
+        "note": part.note,
     }
-    if finished(plan.results, work):
-        note, dataset = None, datasets.open_dataset(payload(plan.results, work))
-    else:
-        cells = tuple(cell for cell in work.inputs if finished(plan.results, cell))
-        if not cells:
-            return Section(**words, note="no results yet: no cell is finished")
-        note = f"{len(work.inputs) - len(cells)} of {len(work.inputs)} cells are missing"
-        dataset = stages.collect(plan.results, work, cells)
-    dataset = dataset.load()
-    claims = from_json(dataset.attrs["claims"])
-    return Section(**words, claims=claims, figures=module.figures(dataset), note=note)
+    if part.sweep is None:
+        return Section(**words)
+    sweep = part.sweep.load()
+    claims = from_json(sweep.attrs["claims"])
+    return Section(**words, claims=claims, figures=module.figures(sweep))
 
 
-def _rows(plan: Plan) -> Iterable[CellRow]:
+def manifests(plan: Plan) -> dict[str, Manifest]:
+    """Return the manifests of all finished work by address, read once."""
+    found = ((work.address, finished(plan.results, work)) for work in plan.all_work())
+    return {address: manifest for address, manifest in found if manifest is not None}
+
+
+def rows(plan: Plan, found: Mapping[str, Manifest]) -> Iterator[CellRow]:
+    """Yield what became of every piece of work, given the manifests that there are."""
     from widthlab.report.page import CellRow
 
     users: dict[str, set[str]] = {}
@@ -138,11 +177,11 @@ def _rows(plan: Plan) -> Iterable[CellRow]:
         below = (*sweep.inputs, *(i for cell in sweep.inputs for i in cell.inputs))
         for work in (sweep, *below):
             users.setdefault(work.address, set()).add(sweep.specification["experiment"])
-        if not finished(plan.results, sweep):
+        if sweep.address not in found:
             needed.update(work.address for work in (sweep, *below))
     for work in plan.all_work():
-        manifest = finished(plan.results, work)
-        status, detail = status_of(plan.results, work)
+        manifest = found.get(work.address)
+        status, detail = _status(plan.results, work, manifest)
         if status == "missing" and work.address not in needed:
             status, detail = "done", "deleted since; what was made of it is there"
         yield CellRow(
@@ -159,7 +198,10 @@ def _rows(plan: Plan) -> Iterable[CellRow]:
 
 def status_of(results: Path, work: Work) -> tuple[Status, str]:
     """Return what became of a piece of work, and why where that is known."""
-    manifest = finished(results, work)
+    return _status(results, work, finished(results, work))
+
+
+def _status(results: Path, work: Work, manifest: Manifest | None) -> tuple[Status, str]:
     if manifest is not None:
         return ("diverged" if manifest.status == "diverged" else "done"), manifest.detail
     home = folder(results, work)
@@ -170,22 +212,20 @@ def status_of(results: Path, work: Work) -> tuple[Status, str]:
     return ("failed", reason) if reason is not None else ("missing", "")
 
 
-def _provenance(plan: Plan, source: str) -> Provenance:
+def provenance_of(plan: Plan, found: Mapping[str, Manifest]) -> Provenance:
     """Say where the numbers come from: from the manifests, so that a rebuilt page is the same."""
     from widthlab.report.page import Provenance
 
-    manifests = [m for work in plan.all_work() if (m := finished(plan.results, work))]
     study = plan.study.model_dump(mode="json", exclude_none=True)
-    commits = sorted({str(m.environment["git_commit"]) for m in manifests})
+    commits = sorted({str(m.environment["git_commit"]) for m in found.values()})
     return Provenance(
         study=plan.study.name,
         digest=digest(canonical_json(study)),
         git_commit=", ".join(commits) or None,
-        git_dirty=any(m.environment["git_dirty"] for m in manifests),
-        versions=_versions(manifests),
-        devices=sorted({m.device for m in manifests}),
-        wall_seconds=sum(m.seconds for m in manifests),
-        command=_command(plan.study, source),
+        git_dirty=any(m.environment["git_dirty"] for m in found.values()),
+        versions=_versions(found.values()),
+        devices=sorted({m.device for m in found.values()}),
+        wall_seconds=sum(m.seconds for m in found.values()),
         results=str(plan.results),
         config=yaml.safe_dump(study, sort_keys=False, allow_unicode=True),
     )
@@ -206,7 +246,7 @@ def _command(study: Study, source: str) -> str:
     return f"widthlab report --spec {shlex.quote(spec)} {file}"
 
 
-def _versions(manifests: list[Manifest]) -> dict[str, str]:
+def _versions(manifests: Iterable[Manifest]) -> dict[str, str]:
     found: dict[str, set[str]] = {}
     for manifest in manifests:
         for name, version in manifest.environment.items():

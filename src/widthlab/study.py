@@ -34,18 +34,24 @@ else:
     )
 
 
+RUN_ONLY = {"device", "cells_per_job", "checkpoints_per_job", "resources", "archive"}
+"""Keys of a study that say how it runs and not what comes out: no part of any address."""
+
+
 def _no_braces(path: str) -> str:
     if set(path) & set("{}"):
         raise ValueError("must have no braces, which Snakemake reads as wildcards")
     return path
 
 
-RUN_ONLY = {"device", "cells_per_job", "checkpoints_per_job", "resources"}
-"""Keys of a study that say how it runs and not what comes out: no part of any address."""
+def _known_scheme(place: str) -> str:
+    if "://" in place and not place.startswith("s3://"):
+        raise ValueError("must be a folder or an address s3://bucket/prefix")
+    return place
+
 
 Folder = Annotated[str, Field(min_length=1), AfterValidator(_no_braces)]
-
-
+Place = Annotated[Folder, AfterValidator(_known_scheme)]
 Number = Annotated[int, Field(ge=0), WHOLE]
 """A whole number, 0 included."""
 
@@ -85,6 +91,8 @@ class Study(Spec):
     """Folder of all results, relative to where snakemake runs, or absolute."""
     reports: Folder = "reports"
     """Folder of the reports."""
+    archive: Place | None = None
+    """Folder or s3:// address of the archive of all versions; <results>/archive if not given."""
     seed: Annotated[Seed, Unit("seed")] = 0
     """Seed of the whole study."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -227,7 +227,7 @@ def jobs_of(output):
     """Return the jobs that an output of Snakemake names: rule and readable address, sorted."""
     found = set(re.findall(r"^Job \d+: (\w+) (\S+)$", output, flags=re.MULTILINE))
     return sorted(
-        "report" if rule == "report" else f"{rule} {address.rpartition('-')[0]}"
+        rule if rule in ("report", "archive") else f"{rule} {address.rpartition('-')[0]}"
         for rule, address in found
     )
 

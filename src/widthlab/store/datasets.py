@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 
@@ -17,14 +19,30 @@ CHUNK = 2**26
 
 def write(dataset: xr.Dataset, path: Path) -> None:
     """Write a dataset as a zarr (format 3) folder with consolidated metadata."""
-    # Text of one length has no specification in zarr 3; text of any length has.
-    text = [name for name, array in dataset.variables.items() if array.dtype.kind == "U"]
-    dataset = dataset.assign({name: dataset[name].astype(object) for name in text})
+    dataset = of_any_length(dataset)
     encoding = {name: {"chunks": _chunks(array)} for name, array in dataset.variables.items()}
-    with warnings.catch_warnings():
-        # Consolidated metadata is an extension of the format that xarray reads by default.
-        warnings.simplefilter("ignore", category=zarr.errors.ZarrUserWarning)
+    with quiet():
         dataset.to_zarr(path, mode="w-", zarr_format=3, consolidated=True, encoding=encoding)
+
+
+def of_any_length(dataset: xr.Dataset) -> xr.Dataset:
+    """Return a dataset whose texts may have any length.
+
+    Text of one length has no specification in zarr 3; text of any length has.
+    """
+    text = [name for name, array in dataset.variables.items() if array.dtype.kind == "U"]
+    return dataset.assign({name: dataset[name].astype(object) for name in text})
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Write without zarr's warnings of what is an extension of the format.
+
+    Consolidated metadata is one, and xarray reads it by default.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", category=zarr.errors.ZarrUserWarning)
+        yield
 
 
 def _chunks(array: xr.Variable) -> tuple[int, ...]:

@@ -1,0 +1,1 @@
+"""The history of all sweeps: committed, tagged, compared, restored, and reported anew."""

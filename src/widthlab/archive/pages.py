@@ -1,0 +1,50 @@
+"""The report of a version, from the archive alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from widthlab import experiments, reporting
+from widthlab.archive import contents
+from widthlab.archive.repository import Archive, Version
+from widthlab.archive.versions import report_files
+from widthlab.errors import WidthlabError
+from widthlab.reporting import Part, Report
+from widthlab.store.manifest import replace_text
+from widthlab.study import Study
+
+
+def publish(study: Study, name: str) -> Path:
+    """Build the report of a version in a study's archive, write it, and return the page's path."""
+    archive = Archive.open(study)
+    version = archive.find(name)
+    report = build(archive, version, name)
+    files = {key: Path(path) for key, path in report_files(study, name, version).items()}
+    try:
+        files["page"].parent.mkdir(parents=True, exist_ok=True)
+        replace_text(files["claims"], report.claims)
+        replace_text(files["page"], report.page)
+    except OSError as error:
+        place = error.filename or files["page"].parent
+        raise WidthlabError(f"cannot write the report {place}: {error.strerror}") from None
+    return files["page"]
+
+
+def build(archive: Archive, version: Version, name: str) -> Report:
+    """Return the report of a version; `name` is how it was asked for."""
+    unknown = sorted(set(version.sweeps) - set(experiments.names()))
+    if unknown:
+        raise WidthlabError(
+            f"version {name} has the experiment {unknown[0]!r}, which this widthlab does not "
+            f"have; check out git commit {version.git_commit} to see its report"
+        )
+    results = archive.results(version)
+    order = [n for n in experiments.names() if n in version.sweeps]
+    sweeps = archive.sweeps(version)
+    return reporting.assemble(
+        f"{version.study} · {name}",
+        (Part(experiment, sweeps[experiment]) for experiment in order),
+        contents.rows(results),
+        replace(contents.provenance(results), command=f"snakemake report --config version={name}"),
+    )
