@@ -10,7 +10,7 @@ import click
 from widthlab.errors import WidthlabError
 
 if TYPE_CHECKING:
-    from widthlab.archive.repository import Archive
+    from widthlab.archive.repository import Archive, Version
 
 STUDY = click.option(
     "--study",
@@ -102,9 +102,7 @@ def restore(name: str, out: Path | None, file: Path) -> None:
     target = out or Path(f"{version.study}@{name}.yaml")
     restoring.write_study(config, target)
     click.echo(f"wrote {target}, the study of version {version.id}")
-    commit = version.git_commit or "unknown"
-    dirty = " (which had changes that were not committed)" if version.git_dirty else ""
-    same_code = f"for the very same code, check out git commit {commit}{dirty}"
+    same_code = _same_code(version)
     known = frozenset(results["address"].values.tolist())
     try:
         found = restoring.needed(config, target, known)
@@ -124,6 +122,14 @@ def restore(name: str, out: Path | None, file: Path) -> None:
         click.echo(f"to make what is missing: {found.command}")
     else:
         click.echo("nothing of it is missing here")
+
+
+def _same_code(version: Version) -> str:
+    """Say where the code is that made a version."""
+    if version.git_commit is None:
+        return "which git commit had the very same code is not known"
+    dirty = " (it had changes that were not committed)" if version.git_dirty else ""
+    return f"for the very same code, check out git commit {version.git_commit}{dirty}"
 
 
 COMMANDS = (versions, tag, diff, show, restore)

@@ -1,12 +1,17 @@
 """A small study whose every stage has run, and its archive."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
+import xarray as xr
 
 from widthlab import stages
 from widthlab import study as studies
 from widthlab.plan import Plan
+from widthlab.store import datasets
+from widthlab.store.manifest import load, tree_digest
+from widthlab.store.publish import folder, payload
 
 DATA = {"name": "gaussian", "dimension": 4, "train_samples": 16, "test_samples": 8}
 VARIANCE = {
@@ -54,3 +59,15 @@ def _finished(tmp_path_factory):
 def results(_finished, tmp_path):
     """The results of the small study, to do anything with."""
     return shutil.copytree(_finished, tmp_path / "results")
+
+
+def changed_sweep(plan, experiment, change):
+    """Put a changed sweep in the place of a finished one, as if it had come out so."""
+    (work,) = (w for w in plan.sweeps.values() if w.specification["experiment"] == experiment)
+    home, path = folder(plan.results, work), payload(plan.results, work)
+    before = datasets.open_dataset(path).load()
+    with xr.set_options(keep_attrs=True):
+        after = change(before)
+    shutil.rmtree(path)
+    datasets.write(after.drop_encoding(), path)
+    replace(load(home), digest=tree_digest(path)).write(home)

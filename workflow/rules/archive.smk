@@ -1,17 +1,16 @@
 # Commit all sweeps to the archive. The receipt says which version holds them; its name says what
 # is archived and where.
-from widthlab.archive import receipts
+from widthlab.archive import receipts as archived
 
-RECEIPT = str(receipts.receipt(PLAN))
-receipts.discard_stale(PLAN)
+RECEIPT = str(archived.receipt(PLAN))
+archived.discard_stale(PLAN)
 
 
 def archive_needs(wildcards):
-    """The manifests of the sweeps, unless they are in the archive."""
-    sources = [manifest(sweep) for sweep in PLAN.sweeps.values()]
-    if WHOLE:
-        return ancient(sources)
-    return [] if os.path.exists(RECEIPT) else sources
+    """The receipts of the sweeps, unless they are in the archive."""
+    if not WHOLE and os.path.exists(RECEIPT):
+        return []
+    return receipts(PLAN.sweeps.values())
 
 
 rule archive:
@@ -35,4 +34,4 @@ rule archive:
     message:
         "archive {output}"
     shell:
-        "widthlab archive --spec {params.spec:q} {params.study:q} > {log:q} 2>&1"
+        "widthlab archive --spec {params.spec:q} {params.study:q} > {log:q}"

@@ -70,7 +70,8 @@ def table(plan: Plan, found: Mapping[str, Manifest]) -> xr.Dataset:
         numbers = np.array([line[name] for line in lines], dtype=np.float64)
         columns[name] = xr.Variable("result", numbers, {"description": words, "units": unit})
     attributes = {
-        "study": canonical_json(plan.study.model_dump(mode="json", exclude_none=True)),
+        # In the order of its keys, as a person would write it.
+        "study": json.dumps(plan.study.model_dump(mode="json", exclude_none=True)),
         "provenance": canonical_json(asdict(reporting.provenance_of(plan, found))),
     }
     return xr.Dataset(columns, attrs=attributes).set_coords("address")

@@ -57,7 +57,7 @@ def discard_stale(plan: Plan) -> None:
 
 def _true(plan: Plan, path: Path) -> bool:
     try:
-        digests = json.loads(path.read_text(encoding="utf-8"))["digests"]
+        digests = dict(json.loads(path.read_text(encoding="utf-8"))["digests"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
     for sweep in plan.sweeps.values():

@@ -39,6 +39,8 @@ RESULTS = "results"
 """The group of the table of all results; no experiment has this name."""
 FORMAT = 1
 """Counts up when what a version holds changes, so that a study is then committed anew."""
+ATTEMPTS = 5
+"""How often a commit is tried where another writer is faster."""
 TAG = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 
 
@@ -105,7 +107,7 @@ class Archive:
                 raise WidthlabError(
                     f"the sweep of {name} is not finished ({sweep.address}); run snakemake"
                 )
-        name, commit, dirty = plan.study.name, *git_state()
+        name = plan.study.name
         metadata: dict[str, Any] = {
             "format": FORMAT,
             "study": name,
@@ -116,35 +118,59 @@ class Archive:
             },
         }
         with locked(self.location), _explained("write", self.location):
-            head = self.head(name)
-            if head is not None and metadata.items() <= head[1].items():
-                return None
-            metadata |= {"git_commit": commit, "git_dirty": dirty, "widthlab": __version__}
-            if name not in self.repository.list_branches():
-                root = list(self.repository.ancestry(branch="main"))[-1]
-                self.repository.create_branch(name, root.id)
-            before = head[0].digests if head else {}
-            held = dict(head[0].contents) if head else {}
-            table = contents.table(plan, found)
-            message = self._message(head[0] if head else None, table, metadata["sweeps"])
-            session = self.repository.writable_session(name)
-            root_group = zarr.open_group(session.store, mode="a")
-            for gone in sorted(set(before) - set(sweeps)):
-                del root_group[gone]
-            for experiment, sweep in sweeps.items():
-                manifest = found[sweep.address]
-                if before.get(experiment) == manifest.digest:
+            for _ in range(ATTEMPTS):
+                head = self.head(name)
+                if head is not None and metadata.items() <= head[1].items():
+                    return None
+                try:
+                    snapshot = self._write(plan, found, head[0] if head else None, metadata)
+                except icechunk.ConflictError:
+                    # A writer on another machine was faster, and may have written the same.
                     continue
-                path = payload(plan.results, sweep)
-                _check(path, manifest)
-                with xr.open_zarr(path) as dataset:
-                    _write(dataset, session.store, experiment)
-                    held[experiment] = content_digest(dataset)
-            _write(table, session.store, RESULTS)
-            held[RESULTS] = content_digest(table)
-            metadata["contents"] = {group: held[group] for group in (*sweeps, RESULTS)}
-            snapshot = session.commit(message, metadata)
-        return self._version(self.repository.lookup_snapshot(snapshot), {})
+                return self._version(self.repository.lookup_snapshot(snapshot), {})
+        raise WidthlabError(
+            f"other writers kept changing the archive {self.location.address}; run snakemake again"
+        )
+
+    def _write(
+        self,
+        plan: Plan,
+        found: Mapping[str, Manifest],
+        head: Version | None,
+        metadata: Mapping[str, Any],
+    ) -> str:
+        """Commit a plan's sweeps on top of a version and return the snapshot's id."""
+        name = plan.study.name
+        if name not in self.repository.list_branches():
+            root = list(self.repository.ancestry(branch="main"))[-1]
+            try:
+                self.repository.create_branch(name, root.id)
+            except icechunk.IcechunkError:
+                # A writer on another machine may have been faster.
+                if name not in self.repository.list_branches():
+                    raise
+        before = head.digests if head else {}
+        held = dict(head.contents) if head else {}
+        table = contents.table(plan, found)
+        message = self._message(head, table, metadata["sweeps"])
+        commit, dirty = git_state()
+        session = self.repository.writable_session(name)
+        for gone in sorted(set(before) - set(metadata["sweeps"])):
+            del zarr.open_group(session.store, mode="a")[gone]
+        for sweep in plan.sweeps.values():
+            experiment, manifest = sweep.specification["experiment"], found[sweep.address]
+            if before.get(experiment) == manifest.digest:
+                continue
+            path = payload(plan.results, sweep)
+            _check(path, manifest)
+            with datasets.open_dataset(path) as dataset:
+                _write(dataset, session.store, experiment)
+                held[experiment] = content_digest(dataset)
+        _write(table, session.store, RESULTS)
+        held[RESULTS] = content_digest(table)
+        contained = {"contents": {group: held[group] for group in (*metadata["sweeps"], RESULTS)}}
+        made_by = {"git_commit": commit, "git_dirty": dirty, "widthlab": __version__}
+        return session.commit(message, {**metadata, **contained, **made_by})
 
     def tag(self, name: str, version: Version) -> None:
         """Give a version a name for good.
@@ -251,9 +277,11 @@ class Archive:
         with _explained("read", self.location):
             session = self.repository.readonly_session(snapshot_id=version.id)
             dataset = xr.open_zarr(session.store, group=group, consolidated=False)
-        # Icechunk lists them in another order every time.
-        ordered: xr.Dataset = dataset[sorted(dataset.variables, key=str)]
-        return ordered
+        # Icechunk lists variables in any order; on disk it is that of their names.
+        ordered = dataset[sorted(dataset.data_vars)].drop_vars(list(dataset.coords))
+        coordinates = {name: dataset[name] for name in sorted(dataset.coords)}
+        whole: xr.Dataset = ordered.assign_coords(coordinates)
+        return whole
 
     def _message(
         self, head: Version | None, table: xr.Dataset, sweeps: Mapping[str, Mapping[str, str]]
