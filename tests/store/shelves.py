@@ -50,9 +50,7 @@ def age(path, days):
 
 def forget(results, each):
     """Delete a result's manifest, as a killed process would have left it without."""
-    home = folder(results, each)
-    for path in (home / MANIFEST, home / f".{MANIFEST}"):
-        path.unlink(missing_ok=True)
+    (folder(results, each) / MANIFEST).unlink()
 
 
 def tree(path):

@@ -17,11 +17,10 @@ from shelves import CELL, CHAIN, DATA, SWEEP, TRAIN, age, forget, make, tree, we
 from widthlab import cli, study
 from widthlab.plan import Plan
 from widthlab.store import inventory
-from widthlab.store.inventory import LEASE
 from widthlab.store.keeping import Needs, delete, surplus, total
 from widthlab.store.lease import Lease
 from widthlab.store.manifest import MANIFEST, read
-from widthlab.store.publish import finished, folder, payload, scratch
+from widthlab.store.publish import LEASE, finished, folder, payload, scratch
 from widthlab.store.verifying import verify
 
 NOBODY = Needs(frozenset(), frozenset())
@@ -179,10 +178,12 @@ def test_rubbish_goes_from_what_stays(results):
     (home / "snapshots.tmp").write_text("half")
     (results / "receipts" / "train").mkdir(parents=True)
     (results / "receipts" / "train" / "batch-1").write_text("done")
+    (results / "receipts" / "train" / "batch-2").write_text("done")
     (results / "downloads").mkdir()
     (results / "downloads" / "cifar.tar.gz").write_text("big")
     before = verify(results).intact
-    found = surplus(results, Needs({SWEEP.address}, set()), 0)
+    needs = Needs({SWEEP.address}, set(), receipts={"batch-2"})
+    found = surplus(results, needs, 0)
     assert sorted((item.kind, item.path.name) for item in found.items) == [
         ("damaged copies", f"{MANIFEST}.damaged-1"),
         ("damaged copies", "snapshots.damaged-1"),
@@ -191,7 +192,7 @@ def test_rubbish_goes_from_what_stays(results):
     ]
     assert not delete(found.items).skipped
     assert verify(results).intact == before
-    assert not surplus(results, Needs({SWEEP.address}, set()), 0).items
+    assert not surplus(results, needs, 0).items
     assert (results / "downloads" / "cifar.tar.gz").exists()
 
 

@@ -7,10 +7,9 @@ import pytest
 from shelves import CELL, CHAIN, DATA, SWEEP, TRAIN, forget, make, tree, work
 
 from widthlab.errors import WidthlabError
-from widthlab.store.inventory import LEASE
 from widthlab.store.lease import Lease
 from widthlab.store.manifest import MANIFEST, read
-from widthlab.store.publish import finished, folder, payload
+from widthlab.store.publish import LEASE, finished, folder, payload
 from widthlab.store.verifying import set_aside, verify
 
 

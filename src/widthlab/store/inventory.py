@@ -16,13 +16,12 @@ from widthlab.store import lease
 from widthlab.store.failure import FAILURE
 from widthlab.store.manifest import MANIFEST, Manifest, read
 from widthlab.store.owner import Owner
+from widthlab.store.publish import LEASE
 
 DAMAGED = re.compile(r".+\.damaged-\d+")
 """Names of what was moved aside."""
 TEMPORARY = ".tmp"
 """Ending of what is not whole yet."""
-LEASE = ".lease"
-"""Name of the lease in a result's folder."""
 FORGOTTEN = 86400.0
 """Seconds without a beat after which another machine's lease is no longer that of a running job."""
 KEPT_STAGES: tuple[Stage, ...] = ("data", "train", "extract", "sweep")

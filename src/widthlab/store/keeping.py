@@ -50,13 +50,16 @@ class Needs:
     archived: Collection[str]
     inputs: Mapping[str, Collection[str]] = field(default_factory=dict)
     """Inputs of planned work, by address: a running job has no manifest yet that names them."""
+    receipts: Collection[str] = ()
+    """Names of the receipts by which Snakemake knows what the current study need not run."""
 
     @classmethod
     def of(cls, plan: Plan, archived: Iterable[str] = ()) -> Needs:
         """Return what a plan needs, and the addresses that the archive refers to."""
         works = list(plan.all_work())
         inputs = {work.address: [source.address for source in work.inputs] for work in works}
-        return cls(frozenset(inputs), frozenset(archived), inputs)
+        receipts = frozenset(name for jobs in plan.batches.values() for name in jobs)
+        return cls(frozenset(inputs), frozenset(archived), inputs, receipts)
 
 
 @dataclass(frozen=True)
@@ -111,8 +114,9 @@ def surplus(results: Path, needs: Needs, days: float, now: float | None = None) 
             size = inventory.size(entry.home)
             items.append(Item(kind, entry.home, size, entry.touched(), entry.home))
     items.extend(_states(results, found))
-    for stage in children(results / RECEIPTS):
-        items.extend(_item("receipts", path) for path in children(stage))
+    for path in (path for stage in children(results / RECEIPTS) for path in children(stage)):
+        if path.name not in needs.receipts:
+            items.append(_item("receipts", path))
     ready = [item for item in items if old(item.touched)]
     guarded = [e for e in entries if e.stage in found.guarded_stages and e.address not in kept]
     young = len(items) - len(ready) + sum(e.address in kept - needed for e in entries)
