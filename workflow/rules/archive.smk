@@ -10,7 +10,7 @@ def archive_needs(wildcards):
     """The receipts of the sweeps, unless they are in the archive."""
     if not WHOLE and os.path.exists(RECEIPT):
         return []
-    return receipts(PLAN.sweeps.values())
+    return awaited(PLAN.sweeps.values())
 
 
 rule archive:

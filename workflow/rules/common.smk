@@ -52,7 +52,7 @@ def is_finished(work):
     return FINISHED[work.address]
 
 
-def receipts(works):
+def awaited(works):
     """The receipts of the jobs that will make what is not finished of these works."""
     jobs = {
         batch.name: batch
@@ -73,7 +73,7 @@ def needs(stage):
 
     def inputs(wildcards):
         works = PLAN.batch(stage, wildcards.job).works
-        return receipts(
+        return awaited(
             source
             for work in works
             if WHOLE or not is_finished(work)
@@ -87,7 +87,11 @@ def report_needs(wildcards):
     """The receipts of the sweeps, unless this very report is there."""
     if not WHOLE and all(map(os.path.exists, REPORT.values())):
         return []
-    return receipts(PLAN.sweeps.values())
+    return awaited(PLAN.sweeps.values())
+
+
+def results_folder(wildcards):
+    return RESULTS
 
 
 def specification(stage):

@@ -18,7 +18,7 @@ rule data:
         runtime=minutes("data"),
     params:
         work=specification("data"),
-        results=RESULTS,
+        results=results_folder,
         device=DEVICE,
     message:
         "data {wildcards.job}"

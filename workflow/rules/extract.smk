@@ -19,7 +19,7 @@ rule extract:
         gpu=gpus("extract"),
     params:
         work=specification("extract"),
-        results=RESULTS,
+        results=results_folder,
         device=DEVICE,
     message:
         "extract {wildcards.job}"

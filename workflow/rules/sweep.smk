@@ -18,7 +18,7 @@ rule sweep:
         runtime=minutes("sweep"),
     params:
         work=specification("sweep"),
-        results=RESULTS,
+        results=results_folder,
         device=DEVICE,
     message:
         "sweep {wildcards.job}"

@@ -19,7 +19,7 @@ rule train:
         gpu=gpus("train"),
     params:
         work=specification("train"),
-        results=RESULTS,
+        results=results_folder,
         device=DEVICE,
     message:
         "train {wildcards.job}"
