@@ -46,12 +46,6 @@ STUDY = {
         },
     },
 }
-MAKE = {
-    "data": stages.prepare_data,
-    "train": stages.train,
-    "extract": stages.extract,
-    "sweep": stages.sweep,
-}
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +58,7 @@ def house(tmp_path_factory):
         study = studies.parse(STUDY)
         plan = Plan.of(study)
         for work in plan.all_work():
-            MAKE[work.stage](plan.results, work, "cpu", lambda line: None)
+            stages.make(plan.results, work, "cpu", lambda line: None)
         archive = Archive.create(study)
         archive.tag("v1", archive.commit(plan))
     return house
