@@ -1,27 +1,14 @@
 # Commit all sweeps to the archive. The receipt says which version holds them; its name says what
 # is archived and where.
-from widthlab.archive import receipts as archived
-
-RECEIPT = str(archived.receipt(PLAN))
-archived.discard_stale(PLAN)
-
-
-def archive_needs(wildcards):
-    """The receipts of the sweeps, unless they are in the archive."""
-    if not WHOLE and os.path.exists(RECEIPT):
-        return []
-    return awaited(PLAN.sweeps.values())
-
-
 rule archive:
     input:
-        archive_needs,
+        all_sweeps_for([ARCHIVED]),
     output:
-        RECEIPT,
+        ARCHIVED,
     log:
-        f"{RESULTS}/logs/archive/{os.path.basename(RECEIPT)}.log",
+        f"{RESULTS}/logs/archive/{os.path.basename(ARCHIVED)}.log",
     benchmark:
-        f"{RESULTS}/logs/archive/{os.path.basename(RECEIPT)}.tsv"
+        f"{RESULTS}/logs/archive/{os.path.basename(ARCHIVED)}.tsv"
     conda:
         ENVIRONMENT
     threads: 1

@@ -2,6 +2,7 @@
 import shutil
 
 from widthlab import reporting
+from widthlab.archive import receipts as archived
 from widthlab.batches import receipt as receipt_of
 from widthlab.store import publish as publishing
 
@@ -28,6 +29,11 @@ REPORT = {
     "claims": str(reporting.report_folder(PLAN.study) / "claims.json"),
     "stamp": str(reporting.stamp(PLAN.study, PLAN.report.address)),
 }
+
+
+# Says which version in the archive holds the sweeps.
+ARCHIVED = str(archived.receipt(PLAN))
+archived.discard_stale(PLAN)
 
 
 def receipt(stage):
@@ -83,11 +89,15 @@ def needs(stage):
     return inputs
 
 
-def report_needs(wildcards):
-    """The receipts of the sweeps, unless this very report is there."""
-    if not WHOLE and all(map(os.path.exists, REPORT.values())):
-        return []
-    return awaited(PLAN.sweeps.values())
+def all_sweeps_for(files):
+    """An input function: the receipts of the sweeps, unless what is made of them is there."""
+
+    def inputs(wildcards):
+        if not WHOLE and all(map(os.path.exists, files)):
+            return []
+        return awaited(PLAN.sweeps.values())
+
+    return inputs
 
 
 def results_folder(wildcards):

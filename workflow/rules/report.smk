@@ -2,7 +2,7 @@
 # page of another configuration is known for one.
 rule report:
     input:
-        report_needs,
+        all_sweeps_for(REPORT.values()),
     output:
         page=report(
             REPORT["page"],

@@ -47,7 +47,7 @@ class Taken(Exception):  # noqa: N818 - an answer, not an error
     """Somebody else's lease is alive, as far as can be told at once."""
 
     def __init__(self, path: Path, owner: Owner) -> None:
-        super().__init__(f"{path} is held by process {owner.pid or 'unknown'} on {owner.host}")
+        super().__init__(f"{path} is held by {owner}")
         self.owner = owner
 
 

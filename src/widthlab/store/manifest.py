@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import resource
+import secrets
 import subprocess
 import time
 from collections.abc import Mapping
@@ -76,7 +77,7 @@ def _checksum(record: Mapping[str, Any]) -> str:
 
 def replace_text(path: Path, text: str) -> None:
     """Write a file under a temporary name and rename it, so that it is there whole or not."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(6)}.tmp")
     with temporary.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()

@@ -22,6 +22,9 @@ class Owner:
     token: str = ""
     """Random, one for each time that a lease is asked for."""
 
+    def __str__(self) -> str:
+        return f"process {self.pid or 'unknown'} on {self.host}"
+
     @classmethod
     def here(cls) -> Owner:
         """Return this process as an owner, with a new token."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
@@ -140,7 +139,7 @@ def _publish(
     for left in home.glob("*.tmp"):
         _remove(left)
     # A name of our own, so that no writer who lost its lease can mix in.
-    temporary = target.with_name(f"{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    temporary = target.with_name(f"{target.name}.{secrets.token_hex(6)}.tmp")
     watch = Stopwatch()
     failure.begin(home)
     try:
