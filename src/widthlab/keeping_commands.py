@@ -32,7 +32,7 @@ study_option = click.option(
 @click.option(
     "--set-aside",
     is_flag=True,
-    help="Move damaged results aside, so that the next run makes them again.",
+    help="Move damaged results aside, so that a run that needs them makes them again.",
 )
 def verify(name: str | None, study: Path, set_aside: bool) -> None:
     """Compare all results on disk with the digests in their manifests, and read the archive.
@@ -66,7 +66,10 @@ def verify(name: str | None, study: Path, set_aside: bool) -> None:
             click.echo(f"  {problem}")
     if found.damaged and not set_aside:
         words = ["widthlab", "verify", *([name] if name else []), "--set-aside", *_study(study)]
-        click.echo(f"to move them aside, so that snakemake makes them again: {shlex.join(words)}")
+        click.echo(
+            f"to move them aside, so that a run that needs them makes them again: "
+            f"{shlex.join(words)}"
+        )
     if found.damaged or problems:
         raise SystemExit(1)
 
@@ -79,7 +82,7 @@ def _print_found(found: Verification) -> None:
     for damage in found.damaged:
         click.echo(f"  {damage.entry.name}: {damage.problem}")
     if found.absent:
-        click.echo(f"not on disk: {len(found.absent)} (an ordinary run makes them again)")
+        click.echo(f"not on disk: {len(found.absent)} (a run that needs them makes them again)")
         for address in found.absent:
             click.echo(f"  {address}")
 
