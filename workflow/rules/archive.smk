@@ -1,17 +1,6 @@
 # Commit all sweeps to the archive. The receipt says which version holds them; its name says what
 # is archived and where.
-from widthlab.archive import receipts
-
-RECEIPT = str(receipts.receipt(PLAN))
 receipts.discard_stale(PLAN)
-
-
-def archive_needs(wildcards):
-    """The manifests of the sweeps, unless they are in the archive."""
-    sources = [manifest(sweep) for sweep in PLAN.sweeps.values()]
-    if WHOLE:
-        return ancient(sources)
-    return [] if os.path.exists(RECEIPT) else sources
 
 
 rule archive:

@@ -3,6 +3,7 @@ import shutil
 
 from widthlab.plan import FOLDERS
 from widthlab import reporting
+from widthlab.archive import receipts
 from widthlab.store import manifest as manifests
 from widthlab.store import publish as publishing
 
@@ -29,6 +30,7 @@ REPORT = {
     "claims": str(reporting.report_folder(PLAN.study) / "claims.json"),
     "stamp": str(reporting.stamp(PLAN.study, PLAN.report.address)),
 }
+RECEIPT = str(receipts.receipt(PLAN))
 
 
 def place(stage):
@@ -70,6 +72,14 @@ def report_needs(wildcards):
     if WHOLE:
         return ancient(sources)
     return [] if all(map(os.path.exists, REPORT.values())) else sources
+
+
+def archive_needs(wildcards):
+    """The manifests of the sweeps, unless they are in the archive."""
+    sources = [manifest(sweep) for sweep in PLAN.sweeps.values()]
+    if WHOLE:
+        return ancient(sources)
+    return [] if os.path.exists(RECEIPT) else sources
 
 
 def results_folder(wildcards):
