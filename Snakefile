@@ -53,7 +53,7 @@ if VERSION is None:
     include: "workflow/rules/archive.smk"
     include: "workflow/rules/report.smk"
 
-    TARGETS = [*REPORT.values(), RECEIPT]
+    TARGETS = [*REPORT.values(), ARCHIVED]
 
 else:
 

@@ -22,12 +22,6 @@ from widthlab.plan import Plan
 
 SOURCE = Path(widthlab.__file__).resolve().parent
 SOURCE_TEXT = str(SOURCE)
-STAGES = {
-    "data": stages.prepare_data,
-    "train": stages.train,
-    "extract": stages.extract,
-    "sweep": stages.sweep,
-}
 LOADERS = ("digits", "gaussian", "imagefolder")
 """Data sets that need no download."""
 PARTS = ("extract", "sweep", "figures")
@@ -165,7 +159,7 @@ def ran(tmp_path_factory):
             for work in plan.all_work():
                 if work.stage == "sweep" and number == len(SECTIONS) - 1:
                     build(plan, "config.yaml")  # with a hole: the cells are there, not the sweep
-                STAGES[work.stage](plan.results, work, "cpu", lambda line: None)
+                stages.make(plan.results, work, "cpu", lambda line: None)
             if number == 0:  # drawing is slow, and so every figure is drawn once
                 build(plan, "config.yaml")
     return watch.ran

@@ -6,9 +6,10 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -18,6 +19,7 @@ from widthlab.plan import Stage
 from widthlab.version_commands import COMMANDS
 
 if TYPE_CHECKING:
+    from widthlab.plan import Work
     from widthlab.study import Study
 
 RETRY = 75
@@ -50,64 +52,97 @@ def main() -> None:
 
 def _stage_options(function: Callable[..., None]) -> Callable[..., None]:
     for option in (
-        click.option("--spec", required=True, help="What to make, as JSON."),
+        click.option("--spec", help="What to make, as JSON."),
         click.option("--address", help="The address that the plan gave it; checked if given."),
+        click.option("--study", help="With --batch: the study as JSON."),
+        click.option("--batch", help="Name of the study's job of many pieces of work."),
         click.option("--results", default="results", show_default=True, type=Path),
         click.option("--device", default="auto", type=click.Choice(["auto", "cpu", "cuda"])),
         click.option("--threads", default=1, show_default=True, type=click.IntRange(min=1)),
+        click.option("--log", type=Path, help="A file for all that it says but errors."),
     ):
         function = option(function)
     return function
 
 
 def _stage(
-    stage: Stage, spec: str, address: str | None, results: Path, device: str, threads: int
+    stage: Stage,
+    spec: str | None,
+    address: str | None,
+    study: str | None,
+    batch: str | None,
+    results: Path,
+    device: str,
+    threads: int,
+    log: Path | None,
 ) -> None:
     # Before torch is imported: more threads than cores is very slow.
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[variable] = str(threads)
     from widthlab import stages
+    from widthlab.interruption import Interrupted, interruptible
 
-    _log(shlex.join(["widthlab", *sys.argv[1:]]))
-    work = stages.work_of(stage, _object(spec))
+    with _log_to(log) as say:
+        say(shlex.join(["widthlab", *sys.argv[1:]]))
+        works = _works(stage, spec, address, study, batch)
+        try:
+            with interruptible():
+                stages.make_all(results, works, device, say)
+        except Interrupted as error:
+            say(str(error))
+            raise SystemExit(RETRY) from None
+
+
+def _works(
+    stage: Stage, spec: str | None, address: str | None, study: str | None, batch: str | None
+) -> tuple[Work, ...]:
+    """Return the works that a stage's command asks for."""
+    from widthlab import stages
+    from widthlab.plan import Plan
+    from widthlab.study import parse
+
+    if batch is not None and study is not None:
+        return Plan.of(parse(_object("--study", study), "--study")).batch(stage, batch).works
+    if spec is None:
+        raise WidthlabError("give --spec, or --study and --batch: the lines in logs have them")
+    work = stages.work_of(stage, _object("--spec", spec))
     if address is not None and address != work.address:
         raise WidthlabError(
             f"{address} is now {work.address}: the code or the specification has changed since "
             "the plan was made; run snakemake again"
         )
-    _run(stage, results, work, device)
+    return (work,)
 
 
-def _object(spec: str) -> dict[str, Any]:
-    """Return the JSON object of --spec."""
+def _object(option: str, text: str) -> dict[str, Any]:
+    """Return the JSON object of an option."""
     try:
-        found = json.loads(spec)
+        found = json.loads(text)
     except json.JSONDecodeError as error:
-        raise WidthlabError(f"--spec is not JSON: {error}") from None
+        raise WidthlabError(f"{option} is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise WidthlabError(f"--spec must be a JSON object in braces, not {spec[:50]!r}")
+        raise WidthlabError(f"{option} must be a JSON object in braces, not {text[:50]!r}")
     return found
 
 
-def _run(stage: Stage, results: Path, work: Any, device: str) -> None:
-    from widthlab import stages
-    from widthlab.interruption import Interrupted
+@contextmanager
+def _log_to(path: Path | None) -> Iterator[Callable[[str], None]]:
+    """Yield what writes a line to a log, or to the terminal where there is none."""
+    if path is None:
+        yield lambda line: print(line, flush=True)
+        return
+    with ExitStack() as stack:
+        file: TextIO | None = None
+        # A disk that is full for a log must not hide what the log would say.
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(path.open("w", encoding="utf-8"))
 
-    run = {
-        "data": stages.prepare_data,
-        "train": stages.train,
-        "extract": stages.extract,
-        "sweep": stages.sweep,
-    }[stage]
-    try:
-        run(results, work, device, _log)
-    except Interrupted as error:
-        _log(str(error))
-        raise SystemExit(RETRY) from None
+        def say(line: str) -> None:
+            with suppress(OSError):
+                print(line, file=file, flush=True)
 
-
-def _log(line: str) -> None:
-    print(line, flush=True)
+        yield say
 
 
 @main.command()
@@ -179,7 +214,7 @@ def archive(spec: str | None, study: Path) -> None:
 def _study(spec: str | None, file: Path) -> Study:
     from widthlab.study import parse, read
 
-    return parse(_object(spec), str(file)) if spec else read(file)
+    return parse(_object("--spec", spec), str(file)) if spec else read(file)
 
 
 # ── the commands that people type ───────────────────────────────────────────────────────────

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from math import ceil
 
 from widthlab.errors import WidthlabError
 from widthlab.specs import CIFAR, MLP, Checkpoint, DataSet, Digits, Gaussian, Network, ResidualMLP
@@ -11,8 +13,10 @@ BASELINE_MEMORY = 700e6
 """Bytes that Python, torch and xarray take before any tensor exists (measured: 0.5 GB)."""
 CORE_FLOPS = 2e10
 """Floating-point operations a second that one core sustains (measured: 4e10 at width 256)."""
+GPU_FLOPS = 1e12
+"""The same for a GPU: cautious, since small networks keep one waiting (not measured)."""
 START_SECONDS = 8.0
-"""Seconds to start a stage's process and import torch (measured: 9 to 12 on a slow core)."""
+"""Seconds to start a job's process and import torch (measured: 4 to 12 on slow cores)."""
 
 UNKNOWN_SAMPLES = 50_000
 """Most samples that are counted for either part of a data set that is not read yet."""
@@ -28,19 +32,25 @@ class Cost:
     files: int = 3
 
     @property
-    def seconds(self) -> float:
-        """Wall time on one core."""
-        return START_SECONDS + self.flops / CORE_FLOPS
+    def core_seconds(self) -> float:
+        """Time on one core."""
+        return self.flops / CORE_FLOPS
 
     @property
-    def memory_mb(self) -> int:
-        """Megabytes to ask a scheduler for, the interpreter's own included."""
-        return int((BASELINE_MEMORY + 1.5 * self.memory) / 1e6)
+    def gpu_seconds(self) -> float:
+        """Time on one GPU."""
+        return self.flops / GPU_FLOPS
 
-    @property
-    def minutes(self) -> int:
-        """Minutes to ask a scheduler for: ten times the estimate, ten at the least."""
-        return max(10, round(10 * self.seconds / 60))
+
+def memory_mb(costs: Iterable[Cost]) -> int:
+    """Return the megabytes that a job needs for pieces of work done one after another."""
+    return int((BASELINE_MEMORY + 1.5 * max(cost.memory for cost in costs)) / 1e6)
+
+
+def minutes(costs: Iterable[Cost]) -> int:
+    """Return the minutes to ask a scheduler for: ten times the estimate, ten at the least."""
+    seconds = START_SECONDS + sum(cost.core_seconds for cost in costs)
+    return max(10, ceil(10 * seconds / 60))
 
 
 @dataclass(frozen=True)

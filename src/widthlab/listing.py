@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import click
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from widthlab import reporting
-from widthlab.costs import Cost
+from widthlab.costs import START_SECONDS, Cost, memory_mb
 from widthlab.plan import Plan, Work
 from widthlab.study import Study
 
@@ -28,35 +29,45 @@ COLOURS = {
 def print_plan(study: Study) -> None:
     """Print what a study will run, by stage: how much is done, and what the rest will cost."""
     plan = Plan.of(study)
-    table = Table(title=f"study {study.name}: results in {study.results}", title_justify="left")
-    table.add_column("stage")
-    for heading in ("all", "done", "to do", "core time", "peak memory", "disk", "files"):
-        table.add_column(heading, justify="right")
+    title = f"study {study.name}: results in {study.results}"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for heading in ("all", "done", "jobs", "core", "GPU", "memory", "disk", "files"):
+        table.add_column(heading, justify="right", no_wrap=True)
     every = list(plan.all_work())
-    for stage, words in STAGES.items():
-        table.add_row(words, *_row(plan, [work for work in every if work.stage == stage]))
+    rows = [
+        (words, stage, [w for w in every if w.stage == stage]) for stage, words in STAGES.items()
+    ]
+    for words, _, works in rows:
+        table.add_row(words, *_row(plan, works))
     table.add_section()
     table.add_row("all", *_row(plan, every))
     console = Console()
     console.print(table)
+    most = max(work.cost.files for work in plan.cells.values())
     console.print(
-        "Core time, memory, disk and files are estimates of what is still to do; memory is of the "
-        "largest job."
+        "Jobs and what follows them are of what is still to do. Each job is one submission to a "
+        "scheduler. Times (on one core, or of training and measuring on one GPU), memory (of the "
+        f"largest job), disk and files are estimates; a cell has about {most} files at most."
     )
 
 
 def _row(plan: Plan, works: list[Work]) -> list[str]:
-    open_costs = [w.cost for w in works if not _done(plan, w)]
-    seconds = sum(cost.seconds for cost in open_costs)
-    memory = max((cost.memory_mb for cost in open_costs), default=0)
+    left = [work for work in works if not _done(plan, work)]
+    jobs = {plan.batch_of[work.address].name: plan.batch_of[work.address] for work in left}
+    costs = [work.cost for work in left]
+    starting = START_SECONDS * len(jobs)
+    on_gpu = [work for work in left if work.stage in ("train", "extract")]
+    starting_gpu = START_SECONDS * len({plan.batch_of[w.address].name for w in on_gpu})
     return [
         str(len(works)),
-        str(len(works) - len(open_costs)),
-        str(len(open_costs)),
-        _duration(seconds),
-        f"{memory / 1000:.1f} GB" if open_costs else "–",
-        _bytes(sum(cost.disk for cost in open_costs)),
-        f"{_files(open_costs):,}",
+        str(len(works) - len(left)),
+        str(len(jobs)),
+        _duration(starting + sum(cost.core_seconds for cost in costs)),
+        _duration(starting_gpu + sum(w.cost.gpu_seconds for w in on_gpu)) if on_gpu else "–",
+        f"{max(memory_mb([cost]) for cost in costs) / 1000:.1f} GB" if costs else "–",
+        _bytes(sum(cost.disk for cost in costs)),
+        f"{_files(costs):,}",
     ]
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from widthlab import experiments
 from widthlab.address import address, canonical_json, digest, slugify
+from widthlab.batches import Batch, batches
 from widthlab.code_digest import ROOT, code_digest
 from widthlab.costs import Cost, data_cost, training_cost
+from widthlab.errors import WidthlabError
 from widthlab.experiments.shared.base import Request
 from widthlab.specs import Checkpoint, DataSet, ResNet20, Spec
-from widthlab.study import Study
+from widthlab.study import RUN_ONLY, Study
 
 Stage = Literal["data", "train", "extract", "sweep", "report"]
 
@@ -32,9 +34,6 @@ SAVE, LOAD = "widthlab.data.prepared:save_prepared", "widthlab.data.prepared:loa
 WRITE = "widthlab.store.datasets:write"
 DEVICE = "widthlab.stages:torch_device"
 SEEDS = "widthlab.address:seed_sequence"
-
-UNNAMED = {"device", "archive"}
-"""Keys of a study that enter no address: they decide where, not what."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ def report_work(study: Study) -> Work:
     """Return the building of the study's report."""
     sections = study.sections()
     sweeps = tuple(sweep_work(name, section, study.seed) for name, section in sections.items())
-    identity = {"study": study.model_dump(mode="json", exclude=UNNAMED, exclude_none=True)}
+    identity = {"study": study.model_dump(mode="json", exclude=RUN_ONLY, exclude_none=True)}
     code = digest(
         canonical_json(
             [
@@ -180,6 +179,32 @@ class Plan:
         """Yield all work that leaves a result, inputs first."""
         for stage in (self.data, self.checkpoints, self.cells, self.sweeps):
             yield from stage.values()
+
+    @cached_property
+    def batches(self) -> dict[Stage, dict[str, Batch]]:
+        """All work in jobs, by stage and by the job's name."""
+        return {
+            "data": batches(self.data.values(), 1),
+            "train": batches(self.checkpoints.values(), self.study.checkpoints_per_job),
+            "extract": batches(self.cells.values(), self.study.cells_per_job),
+            "sweep": batches(self.sweeps.values(), 1),
+        }
+
+    @cached_property
+    def batch_of(self) -> dict[str, Batch]:
+        """The batch of every piece of work, by address."""
+        every = (batch for stage in self.batches.values() for batch in stage.values())
+        return {work.address: batch for batch in every for work in batch.works}
+
+    def batch(self, stage: Stage, name: str) -> Batch:
+        """Return a batch by name; raises WidthlabError where the plan has none of that name."""
+        try:
+            return self.batches[stage][name]
+        except KeyError:
+            raise WidthlabError(
+                f"the study has no {stage} job {name}: the code or the study has changed since "
+                "the plan was made; run snakemake again"
+            ) from None
 
 
 def _unique(works: Iterable[Work]) -> dict[str, Work]:

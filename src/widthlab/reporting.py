@@ -15,8 +15,9 @@ from widthlab.address import canonical_json, digest
 from widthlab.errors import WidthlabError
 from widthlab.plan import Plan, Work
 from widthlab.store import failure
+from widthlab.store.lease import owner
 from widthlab.store.manifest import Manifest, replace_text
-from widthlab.store.publish import finished, folder, payload
+from widthlab.store.publish import LEASE, finished, folder, payload
 from widthlab.study import Study
 from widthlab.study import read as read_study
 
@@ -203,7 +204,11 @@ def status_of(results: Path, work: Work) -> tuple[Status, str]:
 def _status(results: Path, work: Work, manifest: Manifest | None) -> tuple[Status, str]:
     if manifest is not None:
         return ("diverged" if manifest.status == "diverged" else "done"), manifest.detail
-    reason = failure.read(folder(results, work))
+    home = folder(results, work)
+    at_work = owner(home / LEASE)
+    if at_work is not None:
+        return "missing", f"being made by {at_work}"
+    reason = failure.read(home)
     return ("failed", reason) if reason is not None else ("missing", "")
 
 

@@ -1,8 +1,9 @@
-"""The five stages, each from its specification to a published result."""
+"""The stages, each from its specification to a published result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,17 +13,27 @@ from widthlab import experiments, plan
 from widthlab.address import seed_sequence
 from widthlab.errors import WidthlabError
 from widthlab.experiments.shared.base import Inputs, Measured, Request, Trained
+from widthlab.interruption import Interrupted
 from widthlab.plan import Stage, Work
 from widthlab.specs import Checkpoint, DataSet
-from widthlab.store import manifest
-from widthlab.store.publish import Outcome, folder, payload, publish, scratch
+from widthlab.store import failure
+from widthlab.store.lease import Taken
+from widthlab.store.publish import (
+    Log,
+    NotWritable,
+    Outcome,
+    finished,
+    folder,
+    intact,
+    payload,
+    publish,
+    scratch,
+)
 from widthlab.study import Study
 
 if TYPE_CHECKING:
     import torch
     import xarray as xr
-
-Log = Callable[[str], None]
 
 
 def work_of(stage: Stage, specification: dict[str, Any]) -> Work:
@@ -65,46 +76,96 @@ def work_of(stage: Stage, specification: dict[str, Any]) -> Work:
         ) from None
 
 
-def prepare_data(results: Path, work: Work, device: str, log: Log) -> None:
+def make(results: Path, work: Work, device: str, log: Log, *, wait: bool = True) -> None:
+    """Make a result unless it is there, from inputs whose bytes are verified first.
+
+    An input that is missing or damaged is made again on the way. With `wait=False` raises
+    `lease.Taken` where another process is making the result.
+    """
+    if finished(results, work):
+        log(f"{work.address} is already there")
+        return
+    for source in work.inputs:
+        if not intact(results, source, log):
+            log(f"{source.address}, which {work.address} needs, is not there: making it")
+            make(results, source, device, log)
+    publish(
+        results,
+        work,
+        lambda path: MAKERS[work.stage](results, work, path, device, log),
+        log,
+        wait=wait,
+    )
+
+
+def make_all(results: Path, works: Iterable[Work], device: str, log: Log) -> None:
+    """Make the results of a batch, one after another; a failure does not keep the others.
+
+    Those that another process is making come last, and so do those whose last attempt did not end
+    well: if one kills its process, the others are done before it is tried again. Raises the
+    failure of the only one that failed, or WidthlabError with how many did.
+    """
+    order = sorted(works, key=lambda work: failure.read(folder(results, work)) is not None)
+    waiting: list[Work] = []
+    errors: list[Exception] = []
+    for round_of_works, wait in ((order, False), (waiting, True)):
+        for work in round_of_works:
+            try:
+                make(results, work, device, log, wait=wait)
+            except Taken as taken:
+                log(f"{work.address} is being made by {taken.owner}")
+                waiting.append(work)
+            except (Interrupted, NotWritable):
+                raise
+            except Exception as error:
+                errors.append(error)
+                log(_words(error, work))
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise WidthlabError(
+            f"{len(errors)} of {len(order)} pieces of work failed; the log says why"
+        )
+
+
+def _words(error: Exception, work: Work) -> str:
+    """Say what went wrong: users' errors in a sentence, others with their place in the code."""
+    if isinstance(error, WidthlabError):
+        return f"Error: {work.address}: {error}"
+    return f"Error: {work.address}:\n{''.join(traceback.format_exception(error))}"
+
+
+def _data(results: Path, work: Work, path: Path, device: str, log: Log) -> Outcome:
     """Prepare a data set: read or download it, choose the split, record both."""
     from widthlab import data
 
     specification: TypeAdapter[DataSet] = TypeAdapter(DataSet)
     spec = specification.validate_python(work.specification["data"])
-
-    def make(path: Path) -> Outcome:
-        prepared = data.prepare(spec, results / "downloads")
-        data.save(prepared, path)
-        train, test = len(prepared.train_y), len(prepared.test_y)
-        log(f"{work.address}: {train} training and {test} test samples")
-        return Outcome()
-
-    publish(results, work, make, log)
+    prepared = data.prepare(spec, results / "downloads")
+    data.save(prepared, path)
+    train, test = len(prepared.train_y), len(prepared.test_y)
+    log(f"{work.address}: {train} training and {test} test samples")
+    return Outcome()
 
 
-def train(results: Path, work: Work, device: str, log: Log) -> None:
+def _train(results: Path, work: Work, path: Path, device: str, log: Log) -> Outcome:
     """Train a checkpoint, going on from its scratch state where there is one."""
     from widthlab import data, training
 
-    checkpoint = Checkpoint.model_validate(work.specification["checkpoint"])
-
-    def make(path: Path) -> Outcome:
-        on = torch_device(device)
-        summary = training.train(
-            checkpoint,
-            data.load(payload(results, work.inputs[0])),
-            out=path,
-            scratch=scratch(results, work),
-            device=on,
-            log=log,
-        )
-        detail = "" if summary.diverged_step is None else f"at step {summary.diverged_step}"
-        return Outcome(summary.status, detail, device_name(on))
-
-    publish(results, work, make, log)
+    on = torch_device(device)
+    summary = training.train(
+        Checkpoint.model_validate(work.specification["checkpoint"]),
+        data.load(payload(results, work.inputs[0])),
+        out=path,
+        scratch=scratch(results, work),
+        device=on,
+        log=log,
+    )
+    detail = "" if summary.diverged_step is None else f"at step {summary.diverged_step}"
+    return Outcome(summary.status, detail, device_name(on))
 
 
-def extract(results: Path, work: Work, device: str, log: Log) -> None:
+def _extract(results: Path, work: Work, path: Path, device: str, log: Log) -> Outcome:
     """Measure one cell and store its statistics."""
     from widthlab import data
     from widthlab.store import datasets
@@ -112,39 +173,41 @@ def extract(results: Path, work: Work, device: str, log: Log) -> None:
     module = experiments.load(work.specification["experiment"])
     cell = module.Cell.model_validate(work.specification["cell"])
     source, *checkpoints = work.inputs
-    trained = tuple(
-        Trained(
-            Checkpoint.model_validate(c.specification["checkpoint"]),
-            payload(results, c),
-            manifest.load(folder(results, c)).status,
-        )
-        for c in checkpoints
-    )
-
-    def make(path: Path) -> Outcome:
-        on = torch_device(device)
-        prepared = data.load(payload(results, source))
-        statistics = module.extract(
-            cell, Inputs(prepared, trained, on, seed_sequence(work.identity))
-        )
-        datasets.write(statistics, path)
-        diverged = [t.specification.seed for t in trained if t.status == "diverged"]
-        if diverged:
-            return Outcome("diverged", "its checkpoint diverged", device_name(on))
-        return Outcome(device=device_name(on))
-
-    publish(results, work, make, log)
+    trained = tuple(_trained(results, checkpoint) for checkpoint in checkpoints)
+    on = torch_device(device)
+    prepared = data.load(payload(results, source))
+    statistics = module.extract(cell, Inputs(prepared, trained, on, seed_sequence(work.identity)))
+    datasets.write(statistics, path)
+    log(f"{work.address}: measured")
+    if any(t.status == "diverged" for t in trained):
+        return Outcome("diverged", "its checkpoint diverged", device_name(on))
+    return Outcome(device=device_name(on))
 
 
-def sweep(results: Path, work: Work, device: str, log: Log) -> None:
+def _trained(results: Path, work: Work) -> Trained:
+    manifest = finished(results, work)
+    if manifest is None:
+        raise WidthlabError(f"{work.address} went away while it was needed; run snakemake again")
+    specification = Checkpoint.model_validate(work.specification["checkpoint"])
+    return Trained(specification, payload(results, work), manifest.status)
+
+
+def _sweep(results: Path, work: Work, path: Path, device: str, log: Log) -> Outcome:
     """Collect an experiment's cells into one dataset with fits, theory and claims."""
     from widthlab.store import datasets
 
-    def make(path: Path) -> Outcome:
-        datasets.write(collect(results, work, work.inputs), path)
-        return Outcome()
+    datasets.write(collect(results, work, work.inputs), path)
+    log(f"{work.address}: {len(work.inputs)} cells collected")
+    return Outcome()
 
-    publish(results, work, make, log)
+
+MAKERS: dict[Stage, Callable[[Path, Work, Path, str, Log], Outcome]] = {
+    "data": _data,
+    "train": _train,
+    "extract": _extract,
+    "sweep": _sweep,
+}
+"""What makes the payload of each stage at a path."""
 
 
 def collect(results: Path, work: Work, cells: tuple[Work, ...]) -> xr.Dataset:

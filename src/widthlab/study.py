@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, ValidationError, create_model
 
 from widthlab import experiments
 from widthlab.errors import WidthlabError
-from widthlab.specs import Seed, Spec, Unit, nearest
+from widthlab.specs import WHOLE, Count, Seed, Spec, Unit, nearest
 
 if TYPE_CHECKING:
 
@@ -34,13 +34,14 @@ else:
     )
 
 
+RUN_ONLY = {"device", "cells_per_job", "checkpoints_per_job", "resources", "archive"}
+"""Keys of a study that say how it runs and not what comes out: no part of any address."""
+
+
 def _no_braces(path: str) -> str:
     if set(path) & set("{}"):
         raise ValueError("must have no braces, which Snakemake reads as wildcards")
     return path
-
-
-Folder = Annotated[str, Field(min_length=1), AfterValidator(_no_braces)]
 
 
 def _known_scheme(place: str) -> str:
@@ -49,7 +50,36 @@ def _known_scheme(place: str) -> str:
     return place
 
 
+Folder = Annotated[str, Field(min_length=1), AfterValidator(_no_braces)]
 Place = Annotated[Folder, AfterValidator(_known_scheme)]
+Number = Annotated[int, Field(ge=0), WHOLE]
+"""A whole number, 0 included."""
+
+
+class JobResources(Spec):
+    """What to ask a scheduler for, for each job of one stage, in place of the estimate."""
+
+    memory_mb: Annotated[Count | None, Unit("MB")] = None
+    """Memory of the first attempt; the second asks for twice as much, and so on."""
+    minutes: Annotated[Count | None, Unit("minutes")] = None
+    """Time limit of the first attempt; it grows in the same way."""
+    threads: Annotated[Count | None, Unit("cores")] = None
+    """Cores; 1 unless given, which is the quickest where there are many jobs."""
+    gpus: Annotated[Number | None, Unit("GPUs")] = None
+    """GPUs; for training and measuring 1 where the study runs on GPUs, 0 otherwise."""
+
+
+class Resources(Spec):
+    """Resources of jobs by stage; what is left out is estimated."""
+
+    data: JobResources = JobResources()
+    """Preparing a data set."""
+    train: JobResources = JobResources()
+    """Training networks."""
+    extract: JobResources = JobResources()
+    """Measuring cells."""
+    sweep: JobResources = JobResources()
+    """Collecting an experiment's cells."""
 
 
 class Study(Spec):
@@ -67,6 +97,12 @@ class Study(Spec):
     """Seed of the whole study."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train and measure; auto takes a GPU where there is one."""
+    cells_per_job: Annotated[Count | None, Unit("cells")] = None
+    """Most cells that one job measures; by default as many as take about half a minute."""
+    checkpoints_per_job: Annotated[Count | None, Unit("checkpoints")] = None
+    """Most checkpoints that one job trains; by default as many as take about half a minute."""
+    resources: Resources = Resources()
+    """What jobs ask a scheduler for, where the estimates do not suit."""
     experiments: Experiments
     """The questions, each with its grid."""
 

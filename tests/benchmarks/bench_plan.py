@@ -1,4 +1,4 @@
-"""What a study of 5,000 cells costs before any of it runs, and after all of it has run.
+"""What a study of 10,000 cells costs before any of it runs, and after all of it has run.
 
 `python tests/benchmarks/bench_plan.py` prints the table; `rows()` returns it. The finished
 studies are made of manifests only.
@@ -30,10 +30,10 @@ from widthlab.store import manifest as manifests
 from widthlab.store.publish import PAYLOADS, folder
 
 ROOT = Path(__file__).resolve().parents[2]
-CELLS = 5000
+CELLS = 10_000
 LINEAR = 20.0
 """Ten times the cells: 10 if planning is linear, 100 if it were quadratic."""
-MINUTE = 60.0
+DRY_RUN, DRY_RUN_MB = 30.0, 1000.0
 NO_OP = 5.0
 
 READ_AND_PLAN = (
@@ -51,7 +51,7 @@ sys.exit(code)
 """
 
 
-def config(cells: int, seed: int = 0) -> dict[str, Any]:
+def config(cells: int, seed: int = 0, per_job: int | None = None) -> dict[str, Any]:
     """Return a study of `cells` cells, half of which need a checkpoint of their own."""
     widths = list(range(16, 66))
     models = {
@@ -66,6 +66,8 @@ def config(cells: int, seed: int = 0) -> dict[str, Any]:
         "name": "large",
         "seed": seed,
         "device": "cpu",
+        "cells_per_job": per_job,
+        "checkpoints_per_job": per_job,
         "experiments": {
             "variance": {"models": models, "width": widths, "depth": 4, "draws": 10},
             "ntk_drift": {
@@ -165,30 +167,38 @@ def rows() -> Iterator[Pair]:
     yield Pair("parse and plan", *names, *times, at_most=LINEAR)
 
     with tempfile.TemporaryDirectory() as scratch:
-        large, embedded = Path(scratch, "large"), Path(scratch, "embedded")
-        for home, text in ((large, yaml.safe_dump(config(CELLS))), (embedded, embedded_config)):
-            home.mkdir()
-            (home / "config.yaml").write_text(text, encoding="utf-8")
+        studies_of = {
+            "large": yaml.safe_dump(config(CELLS)),
+            "single": yaml.safe_dump(config(CELLS, per_job=1)),
+            "embedded": embedded_config,
+        }
+        for name, text in studies_of.items():
+            Path(scratch, name).mkdir()
+            Path(scratch, name, "config.yaml").write_text(text, encoding="utf-8")
+        large, single, embedded = (Path(scratch, name) for name in studies_of)
         imports = Process(Path(scratch), sys.executable, "-c", "import torch")
         yield _pair(
             "parse and plan, from a cold start",
             Process(large, sys.executable, "-c", READ_AND_PLAN),
             imports,
             (names[0], "import torch"),
-            long_limit_s=MINUTE,
+            long_limit_s=DRY_RUN,
         )
+        limits = {"long_limit_s": DRY_RUN, "peak_limit_mb": DRY_RUN_MB}
         names = f"{CELLS:,} cells", "embedded study"
-        yield _pair(
-            "snakemake -n, nothing done",
-            snakemake(large, "-n", "--quiet"),
-            snakemake(embedded, "-n", "--quiet"),
-            names,
-            long_limit_s=MINUTE,
-        )
-        for home in (large, embedded):
+        for home, way in ((large, ""), (single, ", one cell to a job")):
+            yield _pair(
+                f"snakemake -n, nothing done{way}",
+                snakemake(home, "-n", "--quiet"),
+                snakemake(embedded, "-n", "--quiet"),
+                names,
+                **limits,
+            )
+        done = {}
+        for home in (single, embedded):
             finish(home)
-        done = {home: snakemake(home, "--cores", "2", says="Nothing") for home in (large, embedded)}
-        yield _pair("snakemake, all done", done[large], done[embedded], names)
+            done[home] = snakemake(home, "--cores", "2", says="Nothing")
+        yield _pair("snakemake, all done", done[single], done[embedded], names, **limits)
         yield _pair(
             "snakemake, all done",
             done[embedded],

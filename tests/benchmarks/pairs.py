@@ -33,6 +33,8 @@ class Pair:
     """Bound on the long time, in seconds."""
     peaks_mb: tuple[float, float] | None = None
     """Peak memory of both, in MB."""
+    peak_limit_mb: float | None = None
+    """Bound on the peak memory of the long one, in MB."""
 
     @property
     def required(self) -> str:
@@ -43,6 +45,7 @@ class Pair:
                 ("ratio ≥", self.at_least, ""),
                 ("ratio ≤", self.at_most, ""),
                 ("≤", self.long_limit_s, " s"),
+                ("≤", self.peak_limit_mb, " MB"),
             )
             if bound is not None
         ]
@@ -55,6 +58,11 @@ class Pair:
             (self.at_least is None or self.ratio >= self.at_least)
             and (self.at_most is None or self.ratio <= self.at_most)
             and (self.long_limit_s is None or self.long_s <= self.long_limit_s)
+            and (
+                self.peak_limit_mb is None
+                or self.peaks_mb is None
+                or self.peaks_mb[0] <= self.peak_limit_mb
+            )
         )
 
 

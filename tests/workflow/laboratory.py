@@ -19,6 +19,8 @@ PATIENCE = 300
 DATA = {"name": "gaussian", "dimension": 6, "train_samples": 32, "test_samples": 16}
 STUDY = {
     "name": "tiny",
+    "cells_per_job": 1,
+    "checkpoints_per_job": 1,
     "experiments": {
         "variance": {
             "models": {"relu": {"name": "mlp", "activation": "relu"}},

@@ -40,6 +40,8 @@ experiments:
         models:
             relu: {activation: relu, name: mlp}
 name: tiny
+checkpoints_per_job: 1.0
+cells_per_job: 1
 seed: 0.0
 """
 

@@ -1,17 +1,14 @@
 # Commit all sweeps to the archive. The receipt says which version holds them; its name says what
 # is archived and where.
-receipts.discard_stale(PLAN)
-
-
 rule archive:
     input:
-        archive_needs,
+        all_sweeps_for([ARCHIVED]),
     output:
-        RECEIPT,
+        ARCHIVED,
     log:
-        f"{RESULTS}/logs/archive/{os.path.basename(RECEIPT)}.log",
+        f"{RESULTS}/logs/archive/{os.path.basename(ARCHIVED)}.log",
     benchmark:
-        f"{RESULTS}/logs/archive/{os.path.basename(RECEIPT)}.tsv"
+        f"{RESULTS}/logs/archive/{os.path.basename(ARCHIVED)}.tsv"
     conda:
         ENVIRONMENT
     threads: 1
@@ -24,4 +21,4 @@ rule archive:
     message:
         "archive {output}"
     shell:
-        "widthlab archive --spec {params.spec:q} {params.study:q} > {log:q} 2>&1"
+        "widthlab archive --spec {params.spec:q} {params.study:q} > {log:q}"

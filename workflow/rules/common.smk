@@ -1,10 +1,9 @@
-# What the five stages share: where a result's manifest, log and benchmark lie, and what it needs.
+# What the stages share: their jobs' receipts, logs and resources, and what a job needs.
 import shutil
 
-from widthlab.plan import FOLDERS
 from widthlab import reporting
-from widthlab.archive import receipts
-from widthlab.store import manifest as manifests
+from widthlab.archive import receipts as archived
+from widthlab.batches import receipt as receipt_of
 from widthlab.store import publish as publishing
 
 RESULTS = str(PLAN.results)
@@ -30,69 +29,115 @@ REPORT = {
     "claims": str(reporting.report_folder(PLAN.study) / "claims.json"),
     "stamp": str(reporting.stamp(PLAN.study, PLAN.report.address)),
 }
-RECEIPT = str(receipts.receipt(PLAN))
 
 
-def place(stage):
-    return f"{RESULTS}/{FOLDERS[stage]}/{{address}}/{manifests.MANIFEST}"
+# Says which version in the archive holds the sweeps.
+ARCHIVED = str(archived.receipt(PLAN))
+try:
+    archived.discard_stale(PLAN)
+except WidthlabError as error:
+    sys.exit(f"Error: {error}")
+
+
+def receipt(stage):
+    return f"{RESULTS}/receipts/{stage}/{{job}}"
 
 
 def log_file(stage):
-    return f"{RESULTS}/logs/{stage}/{{address}}.log"
+    return f"{RESULTS}/logs/{stage}/{{job}}.log"
 
 
 def benchmark_file(stage):
-    return f"{RESULTS}/logs/{stage}/{{address}}.tsv"
+    return f"{RESULTS}/logs/{stage}/{{job}}.tsv"
 
 
-def manifest(work):
-    return str(PLAN.results / FOLDERS[work.stage] / work.address / manifests.MANIFEST)
+FINISHED = {}
 
 
-def needs(works):
-    """An input function: the manifests that a piece of work needs, none if it is finished.
+def is_finished(work):
+    """Whether a result was there when this process first asked: one answer for the whole plan."""
+    if work.address not in FINISHED:
+        FINISHED[work.address] = publishing.finished(PLAN.results, work) is not None
+    return FINISHED[work.address]
+
+
+def awaited(works):
+    """The receipts of the jobs that will make what is not finished of these works."""
+    jobs = {
+        batch.name: batch
+        for work in works
+        if WHOLE or not is_finished(work)
+        for batch in [PLAN.batch_of[work.address]]
+    }
+    found = [str(receipt_of(PLAN.results, batch)) for batch in jobs.values()]
+    return ancient(found) if WHOLE else found
+
+
+def needs(stage):
+    """An input function: the receipts that a job waits for, none if its works are finished.
 
     `ancient` is for the views of the whole chain only: in a run it would stop Snakemake from
     making what is missing below a result that it makes again.
     """
 
     def inputs(wildcards):
-        work = works[wildcards.address]
-        sources = [manifest(source) for source in work.inputs]
-        if WHOLE:
-            return ancient(sources)
-        return [] if publishing.finished(PLAN.results, work) else sources
+        works = PLAN.batch(stage, wildcards.job).works
+        return awaited(
+            source
+            for work in works
+            if WHOLE or not is_finished(work)
+            for source in work.inputs
+        )
 
     return inputs
 
 
-def report_needs(wildcards):
-    """The manifests of the sweeps, unless this very report is there."""
-    sources = [manifest(sweep) for sweep in PLAN.sweeps.values()]
-    if WHOLE:
-        return ancient(sources)
-    return [] if all(map(os.path.exists, REPORT.values())) else sources
+def all_sweeps_for(files):
+    """An input function: the receipts of the sweeps, unless what is made of them is there."""
 
+    def inputs(wildcards):
+        if not WHOLE and all(map(os.path.exists, files)):
+            return []
+        return awaited(PLAN.sweeps.values())
 
-def archive_needs(wildcards):
-    """The manifests of the sweeps, unless they are in the archive."""
-    sources = [manifest(sweep) for sweep in PLAN.sweeps.values()]
-    if WHOLE:
-        return ancient(sources)
-    return [] if os.path.exists(RECEIPT) else sources
+    return inputs
 
 
 def results_folder(wildcards):
     return RESULTS
 
 
-def specification(works):
-    return lambda wildcards: works[wildcards.address].json
+def specification(stage):
+    """What a job's command is told: its only work, or the study and the name of the batch."""
+
+    def words(wildcards):
+        batch = PLAN.batch(stage, wildcards.job)
+        if len(batch.works) == 1:
+            return ["--address", batch.name, "--spec", batch.works[0].json]
+        return ["--batch", batch.name, "--study", PLAN.report.study_json]
+
+    return words
 
 
-def memory(works):
-    return lambda wildcards, attempt: works[wildcards.address].cost.memory_mb * attempt
+def given(stage):
+    return getattr(PLAN.study.resources, stage)
 
 
-def minutes(works):
-    return lambda wildcards, attempt: works[wildcards.address].cost.minutes * attempt
+def memory(stage):
+    return lambda wildcards, attempt: attempt * PLAN.batch(
+        stage, wildcards.job
+    ).memory_mb(given(stage))
+
+
+def minutes(stage):
+    return lambda wildcards, attempt: attempt * PLAN.batch(
+        stage, wildcards.job
+    ).minutes(given(stage))
+
+
+def threads_of(stage):
+    return given(stage).threads or 1
+
+
+def gpus(stage):
+    return GPU if given(stage).gpus is None else given(stage).gpus

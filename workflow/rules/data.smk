@@ -1,27 +1,27 @@
 # Prepare a data set once: download or decode it, choose the split, record both.
 rule data:
     input:
-        needs(PLAN.data),
+        needs("data"),
     output:
-        place("data"),
+        touch(receipt("data")),
     log:
         log_file("data"),
     benchmark:
         benchmark_file("data")
     wildcard_constraints:
-        address="[a-z0-9-]+",
+        job="[a-z0-9-]+",
     conda:
         ENVIRONMENT
-    threads: 1
+    threads: threads_of("data")
     resources:
-        mem_mb=memory(PLAN.data),
-        runtime=minutes(PLAN.data),
+        mem_mb=memory("data"),
+        runtime=minutes("data"),
     params:
-        spec=specification(PLAN.data),
+        work=specification("data"),
         results=results_folder,
         device=DEVICE,
     message:
-        "data {wildcards.address}"
+        "data {wildcards.job}"
     shell:
-        "widthlab data --address {wildcards.address:q} --results {params.results:q}"
-        " --device {params.device:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        "widthlab data {params.work:q} --results {params.results:q}"
+        " --device {params.device:q} --threads {threads} --log {log:q}"

@@ -1,28 +1,28 @@
 # Measure one cell: its statistics, as a zarr store.
 rule extract:
     input:
-        needs(PLAN.cells),
+        needs("extract"),
     output:
-        place("extract"),
+        touch(receipt("extract")),
     log:
         log_file("extract"),
     benchmark:
         benchmark_file("extract")
     wildcard_constraints:
-        address="[a-z0-9-]+",
+        job="[a-z0-9-]+",
     conda:
         ENVIRONMENT
-    threads: 1
+    threads: threads_of("extract")
     resources:
-        mem_mb=memory(PLAN.cells),
-        runtime=minutes(PLAN.cells),
-        gpu=GPU,
+        mem_mb=memory("extract"),
+        runtime=minutes("extract"),
+        gpu=gpus("extract"),
     params:
-        spec=specification(PLAN.cells),
+        work=specification("extract"),
         results=results_folder,
         device=DEVICE,
     message:
-        "extract {wildcards.address}"
+        "extract {wildcards.job}"
     shell:
-        "widthlab extract --address {wildcards.address:q} --results {params.results:q}"
-        " --device {params.device:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        "widthlab extract {params.work:q} --results {params.results:q}"
+        " --device {params.device:q} --threads {threads} --log {log:q}"

@@ -2,7 +2,7 @@
 # page of another configuration is known for one.
 rule report:
     input:
-        report_needs,
+        all_sweeps_for(REPORT.values()),
     output:
         page=report(
             REPORT["page"],
@@ -33,7 +33,7 @@ rule report:
     message:
         "report {output.page}"
     shell:
-        "widthlab report --spec {params.spec:q} {params.study:q} > {log:q} 2>&1"
+        "widthlab report --spec {params.spec:q} {params.study:q} > {log:q}"
 
 
 # A failed cell leaves the rest standing: the page is built from it, with the holes listed.

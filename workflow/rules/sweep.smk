@@ -1,27 +1,27 @@
 # Collect an experiment's cells: fits, theory and claims.
 rule sweep:
     input:
-        needs(PLAN.sweeps),
+        needs("sweep"),
     output:
-        place("sweep"),
+        touch(receipt("sweep")),
     log:
         log_file("sweep"),
     benchmark:
         benchmark_file("sweep")
     wildcard_constraints:
-        address="[a-z0-9-]+",
+        job="[a-z0-9-]+",
     conda:
         ENVIRONMENT
-    threads: 1
+    threads: threads_of("sweep")
     resources:
-        mem_mb=memory(PLAN.sweeps),
-        runtime=minutes(PLAN.sweeps),
+        mem_mb=memory("sweep"),
+        runtime=minutes("sweep"),
     params:
-        spec=specification(PLAN.sweeps),
+        work=specification("sweep"),
         results=results_folder,
         device=DEVICE,
     message:
-        "sweep {wildcards.address}"
+        "sweep {wildcards.job}"
     shell:
-        "widthlab sweep --address {wildcards.address:q} --results {params.results:q}"
-        " --device {params.device:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        "widthlab sweep {params.work:q} --results {params.results:q}"
+        " --device {params.device:q} --threads {threads} --log {log:q}"

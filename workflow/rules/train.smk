@@ -1,28 +1,28 @@
 # Train one network to a checkpoint; a killed run goes on from its scratch state.
 rule train:
     input:
-        needs(PLAN.checkpoints),
+        needs("train"),
     output:
-        place("train"),
+        touch(receipt("train")),
     log:
         log_file("train"),
     benchmark:
         benchmark_file("train")
     wildcard_constraints:
-        address="[a-z0-9-]+",
+        job="[a-z0-9-]+",
     conda:
         ENVIRONMENT
-    threads: 1
+    threads: threads_of("train")
     resources:
-        mem_mb=memory(PLAN.checkpoints),
-        runtime=minutes(PLAN.checkpoints),
-        gpu=GPU,
+        mem_mb=memory("train"),
+        runtime=minutes("train"),
+        gpu=gpus("train"),
     params:
-        spec=specification(PLAN.checkpoints),
+        work=specification("train"),
         results=results_folder,
         device=DEVICE,
     message:
-        "train {wildcards.address}"
+        "train {wildcards.job}"
     shell:
-        "widthlab train --address {wildcards.address:q} --results {params.results:q}"
-        " --device {params.device:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        "widthlab train {params.work:q} --results {params.results:q}"
+        " --device {params.device:q} --threads {threads} --log {log:q}"

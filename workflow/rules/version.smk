@@ -24,7 +24,7 @@ rule report:
         "report {output.page}"
     shell:
         "widthlab report --version {params.version:q} --spec {params.spec:q}"
-        " {params.study:q} > {log:q} 2>&1"
+        " {params.study:q} > {log:q}"
 
 
 onsuccess:

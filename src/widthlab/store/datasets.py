@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 
 import xarray as xr
@@ -12,11 +13,16 @@ import zarr.errors
 
 from widthlab.errors import WidthlabError
 
+CHUNK = 2**26
+"""Bytes of a chunk at most, before compression: a store has few files, and none is huge."""
+
 
 def write(dataset: xr.Dataset, path: Path) -> None:
     """Write a dataset as a zarr (format 3) folder with consolidated metadata."""
+    dataset = of_any_length(dataset)
+    encoding = {name: {"chunks": _chunks(array)} for name, array in dataset.variables.items()}
     with quiet():
-        of_any_length(dataset).to_zarr(path, mode="w-", zarr_format=3, consolidated=True)
+        dataset.to_zarr(path, mode="w-", zarr_format=3, consolidated=True, encoding=encoding)
 
 
 def of_any_length(dataset: xr.Dataset) -> xr.Dataset:
@@ -37,6 +43,17 @@ def quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", category=zarr.errors.ZarrUserWarning)
         yield
+
+
+def _chunks(array: xr.Variable) -> tuple[int, ...]:
+    """Return chunks that are whole but for the leading dimensions of a large array."""
+    chunks = [max(1, length) for length in array.shape]
+    for axis, length in enumerate(chunks):
+        rest = array.dtype.itemsize * prod(chunks[axis + 1 :])
+        chunks[axis] = min(length, max(1, CHUNK // rest))
+        if chunks[axis] > 1:
+            break
+    return tuple(chunks)
 
 
 def open_dataset(path: Path) -> xr.Dataset:

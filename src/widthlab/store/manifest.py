@@ -1,9 +1,8 @@
 """Manifests: what a result is, what made it, and the digest of its bytes.
 
 A result is a folder named by its address. It holds a payload and, written last and by rename,
-`manifest.json`: the commit point, and the file that Snakemake knows. A twin of the manifest
-under a hidden name lets a result whose manifest Snakemake deleted (before a rerun that turns
-out to be needless) be published again instead of computed again.
+`manifest.json`: the commit point. A manifest carries a checksum of itself, so that a damaged one
+is known for one.
 """
 
 from __future__ import annotations
@@ -13,18 +12,19 @@ import json
 import os
 import platform
 import resource
+import secrets
 import subprocess
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from widthlab.errors import WidthlabError
+from widthlab.address import canonical_json, digest
 
 MANIFEST = "manifest.json"
-TWIN = ".manifest.json"
 
 
 @dataclass(frozen=True)
@@ -53,41 +53,37 @@ class Manifest:
     """Versions of Python and of the packages, git commit, and whether the tree was dirty."""
 
     def write(self, folder: Path) -> None:
-        """Write the manifest and its twin; the manifest comes last and whole."""
-        text = json.dumps(asdict(self), indent=1, sort_keys=True, allow_nan=False) + "\n"
-        replace_text(folder / TWIN, text)
-        replace_text(folder / MANIFEST, text)
+        """Write the manifest, whole or not at all."""
+        record = asdict(self)
+        record["checksum"] = _checksum(record)
+        text = json.dumps(record, indent=1, sort_keys=True, allow_nan=False)
+        replace_text(folder / MANIFEST, f"{text}\n")
 
 
-def read(folder: Path, name: str = MANIFEST) -> Manifest | None:
+def read(folder: Path) -> Manifest | None:
     """Return a folder's manifest, or None where there is none or it is damaged."""
     try:
-        return Manifest(**json.loads((folder / name).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        record = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if record.pop("checksum") != _checksum(record):
+            return None
+        return Manifest(**record)
+    except (OSError, ValueError, TypeError, AttributeError, KeyError):
         return None
 
 
-def load(folder: Path) -> Manifest:
-    """Return a folder's manifest; raises WidthlabError where it is missing or damaged.
-
-    The twin stands in while a second Snakemake has the manifest away to make the result again.
-    """
-    manifest = read(folder) or read(folder, TWIN)
-    if manifest is None:
-        raise WidthlabError(
-            f"{folder} holds no finished result (no valid {MANIFEST}); run snakemake to make it"
-        )
-    return manifest
+def _checksum(record: Mapping[str, Any]) -> str:
+    return digest(canonical_json(record))
 
 
 def replace_text(path: Path, text: str) -> None:
     """Write a file under a temporary name and rename it, so that it is there whole or not."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(6)}.tmp")
     with temporary.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+    _sync(path.parent)
 
 
 def tree_digest(path: Path) -> str:
@@ -102,16 +98,41 @@ def tree_digest(path: Path) -> str:
     return total.hexdigest()
 
 
+def sync_tree(path: Path) -> None:
+    """Have a file or folder written to the disk, before anything says that it is there."""
+    for entry in [path, *(path.rglob("*") if path.is_dir() else ())]:
+        _sync(entry)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 class Stopwatch:
-    """Wall time since it was made, and the process's peak memory."""
+    """Wall time since it was made, and the process's peak memory since then."""
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
+        # A process makes several results: where Linux lets it, it forgets the peak of the last.
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
 
     def usage(self) -> dict[str, Any]:
         """Return `seconds` and `peak_memory` (bytes) for a manifest."""
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        return {"seconds": round(time.perf_counter() - self._start, 3), "peak_memory": peak}
+        return {"seconds": round(time.perf_counter() - self._start, 3), "peak_memory": _peak()}
+
+
+def _peak() -> int:
+    """Return the largest resident memory in bytes, since it was last forgotten."""
+    try:
+        status = Path("/proc/self/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+    except (OSError, IndexError, ValueError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def environment() -> dict[str, Any]:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import errno
+import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
-
 from widthlab.errors import WidthlabError
 from widthlab.interruption import Interrupted
 from widthlab.plan import FOLDERS, Work
 from widthlab.store import failure
+from widthlab.store.lease import Lease, Lost
 from widthlab.store.manifest import (
     MANIFEST,
-    TWIN,
     Manifest,
     Stopwatch,
     environment,
     read,
+    sync_tree,
     tree_digest,
 )
 
@@ -32,6 +32,14 @@ PAYLOADS = {
     "sweep": "sweep.zarr",
 }
 """Name of each stage's payload in its result's folder."""
+LEASE = ".lease"
+"""Name of the file in a result's folder that says who is making it."""
+
+Log = Callable[[str], None]
+
+
+class NotWritable(WidthlabError):  # noqa: N818 - named for what is wrong
+    """The results folder takes nothing more: full, read-only, or not ours."""
 
 
 @dataclass(frozen=True)
@@ -67,100 +75,135 @@ def finished(results: Path, work: Work) -> Manifest | None:
     return manifest if manifest is not None and payload(results, work).exists() else None
 
 
+_intact: set[Path] = set()
+"""Results that this process has found intact; reading a data set once is enough."""
+
+
+def intact(results: Path, work: Work, log: Log) -> bool:
+    """Return whether a result is there with the very bytes that its manifest speaks of.
+
+    Where a payload or a manifest is damaged, both are moved aside, and the result is missing.
+    """
+    home = folder(results, work)
+    if home.resolve() in _intact and finished(results, work):
+        return True
+    if _is_intact(results, work):
+        _intact.add(home.resolve())
+        return True
+    if not home.exists():
+        return False
+    with _writing(home):
+        if _is_intact(results, work):
+            return True
+        for path in (payload(results, work), home / MANIFEST):
+            if path.exists():
+                _set_aside(path, log, f"{work.address} is damaged")
+    return False
+
+
+def _is_intact(results: Path, work: Work) -> bool:
+    manifest = finished(results, work)
+    return manifest is not None and tree_digest(payload(results, work)) == manifest.digest
+
+
 def publish(
-    results: Path, work: Work, make: Callable[[Path], Outcome], log: Callable[[str], None]
+    results: Path, work: Work, make: Callable[[Path], Outcome], log: Log, *, wait: bool = True
 ) -> Manifest:
     """Make a result unless it is there, and return its manifest.
 
     `make` is given a fresh path to write the payload to. A second process that asks for the same
-    result waits and finds it done. A payload without a valid manifest is moved aside; one whose
-    manifest alone is gone is checked against its digest and published again.
+    result waits and finds it done, or with `wait=False` gets `lease.Taken`. A payload without a
+    valid manifest is moved aside.
     """
     home = folder(results, work)
-    with _writing(home):
-        done = _recover(home, work, log)
-        if done is not None:
-            failure.clear(home)
-            _remove(scratch(results, work))
-            return done
-        target = home / PAYLOADS[work.stage]
-        temporary = target.with_name(f"{target.name}.tmp")
-        _remove(temporary)
-        watch = Stopwatch()
-        try:
-            outcome = make(temporary)
-        except Interrupted:
-            raise
-        except Exception as error:
-            failure.record(home, error)
-            raise
-        if target.exists():
-            _set_aside(target, log)
-        manifest = Manifest(
-            address=work.address,
-            stage=work.stage,
-            specification=work.specification,
-            inputs=[source.address for source in work.inputs],
-            code=work.code,
-            payload=target.name,
-            digest=tree_digest(temporary),
-            status=outcome.status,
-            detail=outcome.detail,
-            device=outcome.device,
-            environment=environment(),
-            **watch.usage(),
-        )
-        temporary.replace(target)
-        manifest.write(home)
+    while True:
+        with _writing(home, wait) as lease:
+            done = finished(results, work)
+            if done is not None:
+                log(f"{work.address} is already there")
+                failure.clear(home)
+                _remove(scratch(results, work))
+                return done
+            try:
+                return _publish(results, work, make, log, lease)
+            except Lost:
+                # We were held up for so long that another process took over.
+                log(f"{work.address} was taken over by another process; waiting for it")
+                wait = True
+
+
+def _publish(
+    results: Path, work: Work, make: Callable[[Path], Outcome], log: Log, lease: Lease
+) -> Manifest:
+    home, target = folder(results, work), payload(results, work)
+    for left in home.glob("*.tmp"):
+        _remove(left)
+    # A name of our own, so that no writer who lost its lease can mix in.
+    temporary = target.with_name(f"{target.name}.{secrets.token_hex(6)}.tmp")
+    watch = Stopwatch()
+    failure.begin(home)
+    try:
+        outcome = make(temporary)
+        sync_tree(temporary)
+        digest = tree_digest(temporary)
+    except (Interrupted, KeyboardInterrupt):
         failure.clear(home)
-        _remove(scratch(results, work))
-        return manifest
+        raise
+    except Exception as error:
+        lease.check()
+        failure.record(home, error)
+        raise
+    lease.check()
+    if target.exists():
+        _set_aside(target, log, f"{target} had no valid manifest")
+    manifest = Manifest(
+        address=work.address,
+        stage=work.stage,
+        specification=work.specification,
+        inputs=[source.address for source in work.inputs],
+        code=work.code,
+        payload=target.name,
+        digest=digest,
+        status=outcome.status,
+        detail=outcome.detail,
+        device=outcome.device,
+        environment=environment(),
+        **watch.usage(),
+    )
+    temporary.replace(target)
+    manifest.write(home)
+    failure.clear(home)
+    _remove(scratch(results, work))
+    return manifest
 
 
 @contextmanager
-def _writing(home: Path) -> Iterator[None]:
+def _writing(home: Path, wait: bool = True) -> Iterator[Lease]:
     """Hold the right to write one result; wait where another process has it."""
     try:
         home.mkdir(parents=True, exist_ok=True)
-        with FileLock(home / ".lock"):
-            yield
+        with Lease(home / LEASE, wait=wait) as lease:
+            yield lease
     except OSError as error:
         if error.errno not in _NOT_WRITABLE:
             raise
         place = error.filename or home
-        raise WidthlabError(f"cannot write {place}: {error.strerror}; nothing is lost") from error
+        raise NotWritable(f"cannot write {place}: {error.strerror}; nothing is lost") from error
 
 
 _NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
-def _recover(home: Path, work: Work, log: Callable[[str], None]) -> Manifest | None:
-    """Return the manifest of a payload that is already there and whole."""
-    for name in (MANIFEST, TWIN):
-        manifest = read(home, name)
-        target = home / PAYLOADS[work.stage]
-        if manifest is None or manifest.address != work.address or not target.exists():
-            continue
-        if name == MANIFEST:
-            log(f"{work.address} is already there")
-            return manifest
-        if tree_digest(target) == manifest.digest:
-            log(f"{work.address} was whole but for its manifest, which is written again")
-            manifest.write(home)
-            return manifest
-    return None
-
-
-def _set_aside(path: Path, log: Callable[[str], None]) -> None:
+def _set_aside(path: Path, log: Log, why: str) -> None:
     number = 1
     while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
         number += 1
     path.rename(aside)
-    log(f"{path} had no valid manifest and was moved to {aside.name}")
+    log(f"{why}: {path.name} was moved to {aside}")
 
 
 def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path)
-    elif path.exists():
-        path.unlink()
+    else:
+        path.unlink(missing_ok=True)
