@@ -206,7 +206,7 @@ def archive(spec: str | None, study: Path) -> None:
     from widthlab.archive import receipts
     from widthlab.plan import Plan
 
-    version, new = receipts.archive(Plan.of(_study(spec, study)))
+    version, new = receipts.archive(Plan.of(_study(spec, study)), click.echo)
     what = f"is new: {version.message}" if new else "holds these sweeps already"
     click.echo(f"version {version.id} of {version.study} {what}")
 

@@ -10,7 +10,7 @@ from widthlab import stages
 from widthlab import study as studies
 from widthlab.plan import Plan
 from widthlab.store import datasets
-from widthlab.store.manifest import load, tree_digest
+from widthlab.store.manifest import read, tree_digest
 from widthlab.store.publish import folder, payload
 
 DATA = {"name": "gaussian", "dimension": 4, "train_samples": 16, "test_samples": 8}
@@ -23,12 +23,6 @@ VARIANCE = {
     "data": DATA,
 }
 CORRELATION = {**VARIANCE, "models": {"relu": {"name": "mlp"}}, "depth": 2}
-STAGES = {
-    "data": stages.prepare_data,
-    "train": stages.train,
-    "extract": stages.extract,
-    "sweep": stages.sweep,
-}
 
 
 def small(results, variance=None, correlation=True, **keys):
@@ -44,7 +38,7 @@ def run(study):
     """Run all stages of a study and return its plan."""
     plan = Plan.of(study)
     for work in plan.all_work():
-        STAGES[work.stage](plan.results, work, "cpu", lambda line: None)
+        stages.make(plan.results, work, "cpu", print)
     return plan
 
 
@@ -70,4 +64,4 @@ def changed_sweep(plan, experiment, change):
         after = change(before)
     shutil.rmtree(path)
     datasets.write(after.drop_encoding(), path)
-    replace(load(home), digest=tree_digest(path)).write(home)
+    replace(read(home), digest=tree_digest(path)).write(home)

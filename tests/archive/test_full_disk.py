@@ -34,23 +34,23 @@ def disk(tmp_path):
 
 def test_a_full_and_a_read_only_disk_change_nothing_in_the_archive(results, disk):
     plan = Plan.of(small(results, archive=str(disk / "archive")))
-    first, _ = receipts.archive(plan)
+    first, _ = receipts.archive(plan, print)
     noise = np.random.default_rng(0).normal(size=200_000)
     changed_sweep(plan, "variance", lambda sweep: sweep.assign(noise=("sample", noise)))
     with pytest.raises(WidthlabError, match=r"cannot write the archive .*: No space left"):
-        receipts.archive(plan)
+        receipts.archive(plan, print)
     archive = Archive.open(plan.study)
     assert archive.versions() == [first]
     assert np.isfinite(archive.sweeps(first)["variance"]["alive"]).all()
 
     mount("-o", "remount,size=20m", str(disk))
-    second, new = receipts.archive(plan)
+    second, new = receipts.archive(plan, print)
     assert new
     np.testing.assert_array_equal(archive.sweeps(second)["variance"]["noise"], noise)
 
     mount("-o", "remount,ro", str(disk))
     changed_sweep(plan, "variance", lambda sweep: sweep + 1)
-    for write in (lambda: receipts.archive(plan), lambda: archive.tag("v1", first)):
+    for write in (lambda: receipts.archive(plan, print), lambda: archive.tag("v1", first)):
         with pytest.raises(WidthlabError, match=r"cannot write the archive .*: Read-only"):
             write()
     assert Archive.open(plan.study).versions() == [second, first]
