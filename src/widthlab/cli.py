@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from widthlab import __version__
+from widthlab import __version__, keeping_commands, version_commands
 from widthlab.errors import WidthlabError
 from widthlab.plan import Stage
-from widthlab.version_commands import COMMANDS
 
 if TYPE_CHECKING:
     from widthlab.plan import Work
@@ -270,5 +269,5 @@ def schema() -> None:
     click.echo(json.dumps(study_schema(), indent=2))
 
 
-for _command in COMMANDS:
+for _command in (*version_commands.COMMANDS, *keeping_commands.COMMANDS):
     main.add_command(_command)
