@@ -1,7 +1,10 @@
 """What tests of several parts share: processes that start in a moment, and a small disk."""
 
 import multiprocessing
+import os
 import subprocess
+import sys
+from multiprocessing import forkserver
 
 import pytest
 
@@ -18,6 +21,7 @@ PRELOADED = [
     "scipy.optimize",
     "xarray",
     "zarr",
+    "pytest",
     "runs",
     "small",
 ]
@@ -29,6 +33,10 @@ def processes():
     """A server that forks processes in which torch and the stages are already imported."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
+    with pytest.MonkeyPatch.context() as patch:
+        # Python 3.11 does not hand its own path on to the server.
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        forkserver.ensure_running()
     return context
 
 
