@@ -79,7 +79,7 @@ def test_a_killed_batch_loses_the_piece_at_hand_only(undisturbed, small, stage):
 def test_a_cell_that_always_kills_its_process_goes_last(undisturbed, small):
     batch = small.batch("extract")
     small.remove("extract")
-    deadly, *others = (work.address for work in batch.works)
+    _, *others = (work.address for work in batch.works)
     assert small.run(batch, fault=killing).code == -signal.SIGKILL
     assert small.finished("extract") == set()
     for _ in range(2):
