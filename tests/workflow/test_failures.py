@@ -49,7 +49,8 @@ def test_a_cell_that_always_fails_leaves_its_batch_and_the_report_standing(finis
     shutil.rmtree(laboratory.report)
     reason = "this cell is always out of luck"
     place, whole = "stages.py", "    source, *checkpoints = work.inputs\n"
-    broken = f"{whole}    if checkpoints and cell.width == 8:\n        raise ArithmeticError('{reason}')\n"
+    fails = f"raise ArithmeticError('{reason}')"
+    broken = f"{whole}    if checkpoints and cell.width == 8:\n        {fails}\n"
     laboratory.edit(place, whole, broken)
     made = None
     for _ in range(2):
