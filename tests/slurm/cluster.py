@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 CONFIGURATION = Path("/etc/slurm/slurm.conf")
-"""Where Slurm looks without SLURM_CONF, which the executor plugin drops from a job's environment."""
+"""Where Slurm looks without SLURM_CONF, which the executor plugin drops from jobs."""
 MARK = "# Written by the tests of widthlab and removed after them.\n"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "setpriv")
 CPUS = 4
@@ -94,14 +94,14 @@ class Cluster:
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
     def jobs(self, folder=None, stage="", state="all"):
-        """Return what Slurm knows of the jobs of a stage in a folder, by its names, oldest first."""
+        """Return what Slurm knows of the jobs of a folder and stage, oldest first."""
         numbers = self("squeue", "--noheader", f"--states={state}", "--format=%i").split()
         found = []
         for number in sorted(numbers, key=int):
             lines = self("scontrol", "--oneliner", "show", "job", number).split()
             job = dict(word.split("=", 1) for word in lines if "=" in word)
             here = folder is None or job["WorkDir"] == str(folder)
-            if here and job["Comment"].startswith(f"rule_{stage}"):
+            if here and job.get("Comment", "").startswith(f"rule_{stage}" if stage else ""):
                 found.append(job)
         return found
 
@@ -132,6 +132,7 @@ class Cluster:
 
     def _configuration(self):
         host = socket.gethostname().split(".")[0]
+        node_has = f"CPUs={CPUS} RealMemory={MEMORY} Gres=gpu:{len(GPUS)}"
         controller, node = _free_ports(2)
         return f"""\
 ClusterName=widthlab
@@ -162,7 +163,7 @@ SelectTypeParameters=CR_Core_Memory
 MinJobAge=3600
 KillWait=30
 GresTypes=gpu
-NodeName={host} NodeAddr=127.0.0.1 CPUs={CPUS} RealMemory={MEMORY} Gres=gpu:{len(GPUS)} State=UNKNOWN
+NodeName={host} NodeAddr=127.0.0.1 {node_has} State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 

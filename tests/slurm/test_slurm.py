@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
 
 import pytest
 from laboratory import PATIENCE, wait_until
@@ -12,7 +11,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.workflow]
 
 DOCUMENTED = ("snakemake", "--workflow-profile", "slurm", "--slurm-status-command", "squeue")
 """The command of docs/cluster.md where there is no accounting."""
-SOON = ("--slurm-init-seconds-before-status-checks", "8")
+SOON = ("--slurm-init-seconds-before-status-checks", "12")
 """For jobs of seconds."""
 TRAINING = "train residualmlp-gaussian-w8-d1-s0"
 DRIFT = (TRAINING, "extract ntkdrift-residualmlp-w8-d1-s0", "sweep ntkdrift")
@@ -48,7 +47,7 @@ def test_an_ordinary_run_equals_a_local_one_and_gpus_are_asked_for(
 ):
     shutil.rmtree(laboratory.results)
     shutil.rmtree(laboratory.report)
-    # A head node with GPUs, as far as `device: auto` can tell; what runs finds none and uses a core.
+    # A head node with GPUs, as far as `device: auto` can tell; jobs find none and use a core.
     program(tmp_path / "bin/nvidia-smi", "exit 0")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     code, output = submit(laboratory)
@@ -58,10 +57,11 @@ def test_an_ordinary_run_equals_a_local_one_and_gpus_are_asked_for(
 
     jobs = cluster.jobs(laboratory.folder)
     assert {job["JobState"] for job in jobs} == {"COMPLETED"}
-    for stage, gpus in (("train", 1), ("extract", 1), ("sweep", 0)):
-        asked = [job["TRES"] for job in jobs if job["Comment"].startswith(f"rule_{stage}")]
-        assert asked
-        assert all(("gres/gpu=1" in tres) == bool(gpus) for tres in asked), asked
+    for stage, gpus in (("train", "gres:gpu:1"), ("extract", "gres:gpu:1"), ("sweep", None)):
+        asked = {
+            job.get("TresPerJob") for job in jobs if job["Comment"].startswith(f"rule_{stage}")
+        }
+        assert asked == {gpus}
     assert {job["NumTasks"] for job in jobs} == {"1"}
 
     code, output = submit(laboratory)
@@ -72,22 +72,20 @@ def test_an_ordinary_run_equals_a_local_one_and_gpus_are_asked_for(
 
 def test_a_cancelled_training_goes_on_with_the_same_command(cluster, finished, laboratory):
     laboratory.remove(*DRIFT)
-    shutil.rmtree(laboratory.report)
-    process, job = start_training(laboratory, cluster, "--retries", "0")
+    process, job = start_training(laboratory, cluster, "--until", "train", "--retries", "0")
     cluster("scancel", job)
     assert process.wait(PATIENCE) != 0
     assert TRAINING not in laboratory.manifests()
     assert re.search(r"interrupted after step \d+", training_log(laboratory))
 
-    code, output = submit(laboratory)
+    code, output = submit(laboratory, "--until", "train")
     assert code == 0, output
     assert "resuming after step" in training_log(laboratory)
-    assert laboratory.digests() == finished.digests()
-    assert laboratory.claims() == finished.claims()
+    assert laboratory.digests()[TRAINING] == finished.digests()[TRAINING]
 
 
 def test_a_job_killed_for_memory_is_tried_again_with_more(cluster, finished, laboratory):
-    laboratory.remove(TRAINING)
+    laboratory.remove(*DRIFT)
     code, output = submit(
         laboratory, "--until", "train", "--set-resources", "train:mem_mb=attempt*attempt*350"
     )
@@ -99,13 +97,13 @@ def test_a_job_killed_for_memory_is_tried_again_with_more(cluster, finished, lab
     assert len(set(memory)) == len(jobs), memory
     logs = (laboratory.folder / ".snakemake/slurm_logs").glob(f"**/{jobs[0]['JobId']}.log")
     assert any("exceeded memory limit" in log.read_text() for log in logs)
-    assert laboratory.digests() == finished.digests()
+    assert laboratory.digests()[TRAINING] == finished.digests()[TRAINING]
 
 
 def test_a_requeued_job_whose_first_instance_still_runs_finds_it_done(
     cluster, finished, laboratory
 ):
-    laboratory.remove(TRAINING)
+    laboratory.remove(*DRIFT)
     process, job = start_training(laboratory, cluster, "--until", "train")
     # A process of the same training that Slurm knows nothing of takes over when the job stops.
     (command,) = re.findall(r"^widthlab train .*$", training_log(laboratory), flags=re.MULTILINE)
@@ -120,17 +118,16 @@ def test_a_requeued_job_whose_first_instance_still_runs_finds_it_done(
     (again,) = cluster.jobs(laboratory.folder, "train")
     assert (again["JobState"], again["Restarts"]) == ("COMPLETED", "1")
     assert "is already there" in training_log(laboratory)
-    assert laboratory.digests() == finished.digests()
+    assert laboratory.digests()[TRAINING] == finished.digests()[TRAINING]
 
 
 def test_an_sbatch_that_fails_every_fifth_time_is_tried_again(
     cluster, finished, laboratory, tmp_path, monkeypatch
 ):
-    cells = [name for name in finished.manifests() if name.startswith("extract")]
-    laboratory.remove(*cells, "sweep variance", "sweep ntkdrift")
+    laboratory.remove("sweep variance", "sweep ntkdrift")
     shutil.rmtree(laboratory.report)
     calls = tmp_path / "calls"
-    calls.touch()
+    calls.write_text(3 * "\n")
     program(
         tmp_path / "bin/sbatch",
         f"echo >> {calls}\n"
@@ -143,9 +140,24 @@ def test_an_sbatch_that_fails_every_fifth_time_is_tried_again(
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     code, output = submit(laboratory)
     assert code == 0, output
-    made = len(calls.read_text().splitlines())
-    assert made >= 5
-    assert output.count("SLURM sbatch failed") == made // 5
-    assert len(cluster.jobs(laboratory.folder)) == made - made // 5
+    assert len(calls.read_text().splitlines()) == 3 + 3
+    assert output.count("SLURM sbatch failed") == 1
+    assert [job["JobState"] for job in cluster.jobs(laboratory.folder)] == ["COMPLETED"] * 2
     assert laboratory.digests() == finished.digests()
     assert laboratory.claims() == finished.claims()
+
+
+def test_the_profile_for_any_scheduler_notices_a_killed_job(cluster, finished, laboratory):
+    """Its line for Slurm, with a training that is killed so that it leaves nothing behind."""
+    laboratory.remove(*DRIFT)
+    command = ("snakemake", "--workflow-profile", "cluster-generic", "--until", "train")
+    process = laboratory.start(*command, "--seconds-between-status-checks", "2")
+    wait_until(lambda: process.poll() is not None or laboratory._saved())
+    (job,) = cluster.jobs(laboratory.folder, state="running")
+    cluster("scancel", "--full", "--signal=KILL", job["JobId"])
+    assert process.wait(PATIENCE) == 0, laboratory._output().decode()
+    states = [job["JobState"] for job in cluster.jobs(laboratory.folder)]
+    assert len(states) == 2
+    assert states[0] != "COMPLETED" == states[1]
+    assert "resuming after step" in training_log(laboratory)
+    assert laboratory.digests()[TRAINING] == finished.digests()[TRAINING]
