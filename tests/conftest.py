@@ -1,4 +1,4 @@
-"""What tests of several parts share: processes that start in a moment, and a small disk."""
+"""What tests of several parts share: a finished study, quick processes, and a small disk."""
 
 import multiprocessing
 import os
@@ -7,6 +7,7 @@ import sys
 from multiprocessing import forkserver
 
 import pytest
+from laboratory import Laboratory
 
 PRELOADED = [
     "torch._dynamo",
@@ -26,6 +27,20 @@ PRELOADED = [
     "small",
 ]
 """What processes under test have imported; the last two are the tests' own helpers."""
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory):
+    """The tiny study, run once by the documented command."""
+    laboratory = Laboratory.build(tmp_path_factory.mktemp("finished") / "house")
+    laboratory.finish()
+    return laboratory
+
+
+@pytest.fixture
+def laboratory(finished, tmp_path):
+    """A copy of the finished study, to do anything with."""
+    return finished.copy(tmp_path / "house")
 
 
 @pytest.fixture(scope="session")
