@@ -38,7 +38,7 @@ def run(study):
     """Run all stages of a study and return its plan."""
     plan = Plan.of(study)
     for work in plan.all_work():
-        stages.make(plan.results, work, "cpu", lambda line: None)
+        stages.make(plan.results, work, "cpu", print)
     return plan
 
 

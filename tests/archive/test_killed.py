@@ -37,7 +37,7 @@ def _archive(results, widths, begun):
     begun.set()
     while True:
         for plan in plans:
-            receipts.archive(plan)
+            receipts.archive(plan, print)
 
 
 def kill(processes, results, widths, delay):
@@ -88,7 +88,7 @@ def test_killed_while_the_archive_is_made(results, processes, tmp_path):
         kill(processes, results, [[4, 8]], delays.uniform(0, longest))
         if (results / "archive").exists():
             assert_whole(Archive.open(plan.study), {address: sweep(plan)})
-        version, _ = receipts.archive(plan)
+        version, _ = receipts.archive(plan, print)
         archive = Archive.open(plan.study)
         assert archive.versions() == [version]
         assert_whole(archive, {address: sweep(plan)})
@@ -108,7 +108,7 @@ def test_killed_while_versions_are_added(results, processes, tmp_path):
         after = Archive.open(plans[0].study).versions()
         assert after[len(after) - len(before) :] == before
         assert_whole(archive, known)
-        version, _ = receipts.archive(plans[0])
+        version, _ = receipts.archive(plans[0], print)
         assert list(version.sweeps.values()) == list(plans[0].sweeps)
         before = archive.versions()
         assert before[0] == version

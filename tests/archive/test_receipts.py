@@ -9,13 +9,14 @@ from conftest import changed_sweep, small
 from widthlab.archive import receipts
 from widthlab.archive.repository import Archive
 from widthlab.plan import Plan
-from widthlab.store.publish import folder
+from widthlab.store.manifest import read, tree_digest
+from widthlab.store.publish import folder, payload
 
 
 @pytest.fixture
 def plan(results):
     plan = Plan.of(small(results))
-    receipts.archive(plan)
+    receipts.archive(plan, print)
     return plan
 
 
@@ -24,7 +25,7 @@ def test_archiving_leaves_a_receipt_with_the_version(plan):
     content = json.loads(receipts.receipt(plan).read_text())
     assert content["version"] == version.id
     assert content["digests"].keys() == plan.sweeps.keys()
-    again, new = receipts.archive(plan)
+    again, new = receipts.archive(plan, print)
     assert (again.id, new) == (version.id, False)
 
 
@@ -54,7 +55,7 @@ def test_a_receipt_goes_with_its_archive(plan):
     receipts.discard_stale(plan)
     assert not receipts.receipt(plan).exists()
     receipts.discard_stale(plan)
-    version, new = receipts.archive(plan)
+    version, new = receipts.archive(plan, print)
     assert new
     assert json.loads(receipts.receipt(plan).read_text())["version"] == version.id
 
@@ -63,7 +64,7 @@ def test_a_receipt_of_other_numbers_goes(plan):
     changed_sweep(plan, "variance", lambda sweep: sweep + 1)
     receipts.discard_stale(plan)
     assert not receipts.receipt(plan).exists()
-    assert receipts.archive(plan)[1]
+    assert receipts.archive(plan, print)[1]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"digests": 3}'])
@@ -71,3 +72,17 @@ def test_a_damaged_receipt_goes(plan, text):
     receipts.receipt(plan).write_text(text)
     receipts.discard_stale(plan)
     assert not receipts.receipt(plan).exists()
+
+
+def test_a_damaged_sweep_is_made_again_before_it_is_archived(results):
+    plan = Plan.of(small(results))
+    (work, *_) = plan.sweeps.values()
+    before = read(folder(results, work)).digest
+    file = next(f for f in payload(results, work).rglob("c/*") if f.is_file())
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    said = []
+    version, _ = receipts.archive(plan, said.append)
+    assert before in version.digests.values()
+    assert tree_digest(payload(results, work)) == before
+    assert any(f"{work.address} is damaged" in line for line in said)

@@ -7,6 +7,7 @@ studies are made of manifests only.
 from __future__ import annotations
 
 import gc
+import json
 import os
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from pairs import Pair, in_turns, print_table
 
 from widthlab import reporting
 from widthlab import study as studies
+from widthlab.archive import receipts
 from widthlab.plan import Plan, training_work
 from widthlab.store import manifest as manifests
 from widthlab.store.publish import PAYLOADS, folder
@@ -137,6 +139,10 @@ def finish(home: Path) -> None:
                 payload=PAYLOADS[work.stage],
                 digest="0" * 64,
             ).write(place)
+    (home / plan.results / "archive").mkdir()
+    receipt = home / receipts.receipt(plan)
+    receipt.parent.mkdir()
+    receipt.write_text(json.dumps({"digests": dict.fromkeys(plan.sweeps, "0" * 64)}))
     report = home / reporting.report_folder(plan.study)
     report.mkdir(parents=True)
     for name in ("index.html", "claims.json"):

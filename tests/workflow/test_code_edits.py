@@ -14,7 +14,7 @@ def test_a_change_of_the_ntk_formula_extracts_again_and_does_not_train(laborator
         "return total.mul_(first.scale * second.scale)",
         "return total.mul_(2 * first.scale * second.scale)",
     )
-    assert laboratory.planned() == sorted([*KERNELS, "sweep ntkdrift", "report"])
+    assert laboratory.planned() == sorted([*KERNELS, "sweep ntkdrift", "report", "archive"])
 
 
 def test_a_comment_a_docstring_or_the_layout_changes_nothing(laboratory):
@@ -35,7 +35,9 @@ def test_a_change_of_the_optimiser_step_trains_again_and_measures_what_was_train
     laboratory.edit(
         "training.py", 'group["lr"] = rate * group["factor"]', 'group["lr"] = rate * 0.5'
     )
-    assert laboratory.planned() == sorted([*TRAINING, *KERNELS, "sweep ntkdrift", "report"])
+    assert laboratory.planned() == sorted(
+        [*TRAINING, *KERNELS, "sweep ntkdrift", "report", "archive"]
+    )
 
 
 def test_a_change_of_a_figure_builds_the_report_only(laboratory):
@@ -53,4 +55,4 @@ def test_a_change_of_the_page_builds_the_report_only(laboratory):
 
 def test_a_change_of_a_claim_collects_again_without_measuring(laboratory):
     laboratory.edit("experiments/ntk_drift.py", "return -1.0, (-0.5, 0.0)", "return -2.0, (-1.0,)")
-    assert laboratory.planned() == ["report", "sweep ntkdrift"]
+    assert laboratory.planned() == ["archive", "report", "sweep ntkdrift"]

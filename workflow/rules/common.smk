@@ -33,7 +33,10 @@ REPORT = {
 
 # Says which version in the archive holds the sweeps.
 ARCHIVED = str(archived.receipt(PLAN))
-archived.discard_stale(PLAN)
+try:
+    archived.discard_stale(PLAN)
+except WidthlabError as error:
+    sys.exit(f"Error: {error}")
 
 
 def receipt(stage):

@@ -16,7 +16,7 @@ from widthlab.code_digest import code_digest
 from widthlab.errors import WidthlabError
 from widthlab.plan import Plan
 from widthlab.store.manifest import replace_text
-from widthlab.store.publish import finished
+from widthlab.store.publish import Log, finished, intact
 
 if TYPE_CHECKING:
     from widthlab.archive.repository import Version
@@ -68,10 +68,17 @@ def _true(plan: Plan, path: Path) -> bool:
     return True
 
 
-def archive(plan: Plan) -> tuple[Version, bool]:
-    """Archive a plan's sweeps, write the receipt, and return the version and whether it is new."""
+def archive(plan: Plan, log: Log) -> tuple[Version, bool]:
+    """Archive a plan's sweeps, write the receipt, and return the version and whether it is new.
+
+    A sweep that is damaged is moved aside and made again first.
+    """
+    from widthlab import stages
     from widthlab.archive.repository import Archive
 
+    for sweep in plan.sweeps.values():
+        if finished(plan.results, sweep) and not intact(plan.results, sweep, log):
+            stages.make(plan.results, sweep, plan.study.device, log)
     home = Archive.create(plan.study)
     committed = home.commit(plan)
     version = committed or home.newest(plan.study.name)

@@ -7,23 +7,21 @@ at all. All writers hold one lock, since a local file system has no atomic excha
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import icechunk
 import xarray as xr
 import zarr
-from filelock import FileLock
 
 from widthlab import __version__, reporting
 from widthlab.archive import contents
 from widthlab.archive.digests import content_digest
 from widthlab.archive.location import Location
+from widthlab.archive.opening import existing, explained, locked, made
+from widthlab.archive.snapshot import Version
 from widthlab.errors import WidthlabError
 from widthlab.plan import Plan
 from widthlab.specs import nearest
@@ -35,6 +33,8 @@ from widthlab.study import Study
 if TYPE_CHECKING:
     from icechunk import Repository
 
+__all__ = ["Archive", "Version"]
+
 RESULTS = "results"
 """The group of the table of all results; no experiment has this name."""
 FORMAT = 1
@@ -42,28 +42,6 @@ FORMAT = 1
 ATTEMPTS = 5
 """How often a commit is tried where another writer is faster."""
 TAG = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-
-
-@dataclass(frozen=True)
-class Version:
-    """One commit of a study's sweeps."""
-
-    id: str
-    study: str
-    tags: tuple[str, ...]
-    written_at: datetime
-    study_digest: str
-    git_commit: str | None
-    message: str
-    """What changed against the version before, in a few words."""
-    sweeps: Mapping[str, str]
-    """Address of each experiment's sweep."""
-    digests: Mapping[str, str]
-    """SHA-256 of each experiment's sweep, as it was on disk."""
-    contents: Mapping[str, str]
-    """Digest of the content of each group (see `digests`), to verify the archive by."""
-    git_dirty: bool | None = None
-    """Whether the code differed from the git commit."""
 
 
 class Archive:
@@ -77,7 +55,7 @@ class Archive:
     def open(cls, study: Study) -> Archive:
         """Open the archive of a study; raises WidthlabError if there is none yet."""
         location = Location.of(study)
-        found = _existing(location)
+        found = existing(location)
         if found is None:
             raise WidthlabError(
                 f"there is no archive at {location.address} yet; a run of snakemake that "
@@ -90,7 +68,7 @@ class Archive:
         """Open the archive of a study, or make an empty one."""
         location = Location.of(study)
         with locked(location):
-            return cls(location, _existing(location) or _made(location))
+            return cls(location, existing(location) or made(location))
 
     # ── writing ─────────────────────────────────────────────────────────────────────────────
 
@@ -117,7 +95,7 @@ class Archive:
                 for experiment, sweep in sweeps.items()
             },
         }
-        with locked(self.location), _explained("write", self.location):
+        with locked(self.location), explained("write", self.location):
             for _ in range(ATTEMPTS):
                 head = self.head(name)
                 if head is not None and metadata.items() <= head[1].items():
@@ -127,7 +105,7 @@ class Archive:
                 except icechunk.ConflictError:
                     # A writer on another machine was faster, and may have written the same.
                     continue
-                return self._version(self.repository.lookup_snapshot(snapshot), {})
+                return Version.of(self.repository.lookup_snapshot(snapshot), {})
         raise WidthlabError(
             f"other writers kept changing the archive {self.location.address}; run snakemake again"
         )
@@ -178,14 +156,12 @@ class Archive:
         Raises WidthlabError where another version or this one has it, had it, or the name is
         not made of letters, digits, dots, hyphens and underscores.
         """
-        import re
-
         if not re.fullmatch(TAG, name):
             raise WidthlabError(
                 f"{name!r} is no name for a version: use letters, digits, '.', '_' and '-', "
                 "beginning with a letter or digit"
             )
-        with locked(self.location), _explained("write", self.location):
+        with locked(self.location), explained("write", self.location):
             if name in self.repository.list_tags():
                 taken = self.find(name)
                 raise WidthlabError(
@@ -206,7 +182,7 @@ class Archive:
 
     def versions(self, study: str | None = None) -> list[Version]:
         """Return the versions of a study, or of all, newest first."""
-        with _explained("read", self.location):
+        with explained("read", self.location):
             branches = self.repository.list_branches()
             asked = branches if study is None else branches & {study}
             tags: dict[str, list[str]] = {}
@@ -218,7 +194,7 @@ class Archive:
                 for snapshot in self.repository.ancestry(branch=branch)
                 if "study_digest" in snapshot.metadata
             }
-        found = [self._version(snapshot, tags) for snapshot in snapshots.values()]
+        found = [Version.of(snapshot, tags) for snapshot in snapshots.values()]
         return sorted(found, key=lambda version: version.written_at, reverse=True)
 
     def newest(self, study: str) -> Version:
@@ -255,7 +231,7 @@ class Archive:
 
     def results(self, version: Version) -> xr.Dataset:
         """Return the table of a version's results (see `contents`)."""
-        with _explained("read", self.location):
+        with explained("read", self.location):
             return self._group(version, RESULTS).load()
 
     def study(self, version: Version) -> Study:
@@ -269,12 +245,12 @@ class Archive:
         snapshot = next(iter(self.repository.ancestry(branch=study)))
         if "study_digest" not in snapshot.metadata:
             return None
-        return self._version(snapshot, {}), dict(snapshot.metadata)
+        return Version.of(snapshot, {}), dict(snapshot.metadata)
 
     # ── parts ───────────────────────────────────────────────────────────────────────────────
 
     def _group(self, version: Version, group: str) -> xr.Dataset:
-        with _explained("read", self.location):
+        with explained("read", self.location):
             session = self.repository.readonly_session(snapshot_id=version.id)
             dataset = xr.open_zarr(session.store, group=group, consolidated=False)
         # Icechunk lists variables in any order; on disk it is that of their names.
@@ -304,86 +280,6 @@ class Archive:
             elif head and sweeps[name]["digest"] != head.digests[name]:
                 words.append(f"{name} made again, with other numbers")
         return "; ".join(words) or "the study's text"
-
-    @staticmethod
-    def _version(snapshot: icechunk.SnapshotInfo, tags: Mapping[str, list[str]]) -> Version:
-        metadata = snapshot.metadata
-        return Version(
-            id=snapshot.id,
-            study=metadata["study"],
-            tags=tuple(tags.get(snapshot.id, ())),
-            written_at=snapshot.written_at,
-            study_digest=metadata["study_digest"],
-            git_commit=metadata["git_commit"],
-            message=snapshot.message,
-            sweeps={name: sweep["address"] for name, sweep in metadata["sweeps"].items()},
-            digests={name: sweep["digest"] for name, sweep in metadata["sweeps"].items()},
-            contents=metadata["contents"],
-            git_dirty=metadata["git_dirty"],
-        )
-
-
-@contextmanager
-def locked(location: Location) -> Iterator[None]:
-    """Hold the right to write an archive; wait where another process has it."""
-    try:
-        location.lock.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(location.lock)
-        lock.acquire()
-    except OSError as error:
-        raise WidthlabError(
-            f"cannot write the archive {location.address}: {location.lock}: {error.strerror}"
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-@contextmanager
-def _explained(doing: str, location: Location) -> Iterator[None]:
-    """Turn Icechunk's errors, several lines each, into one sentence."""
-    try:
-        yield
-    except icechunk.IcechunkError as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        causes = [line.removeprefix("`->").strip() for line in lines if line.startswith("`->")]
-        reason = causes[-1] if causes else lines[0].removeprefix("x ")
-        raise WidthlabError(f"cannot {doing} the archive {location.address}: {reason}") from error
-
-
-def _existing(location: Location) -> Repository | None:
-    """Open the repository at a location, if there is one."""
-    # Icechunk warns that nothing guards a local file system; the lock does.
-    icechunk.set_logs_filter("error")
-    if location.folder is not None and not location.folder.is_dir():
-        return None
-    with _explained("read", location):
-        if not icechunk.Repository.exists(location.storage()):
-            return None
-        return icechunk.Repository.open(location.storage())
-
-
-def _made(location: Location) -> Repository:
-    """Make a repository, whole or not at all."""
-    icechunk.set_logs_filter("error")
-    folder = location.folder
-    with _explained("write", location):
-        if folder is None:
-            return icechunk.Repository.create(location.storage())
-        begun = folder.with_name(f"{folder.name}.begun")
-        try:
-            if begun.exists():
-                shutil.rmtree(begun)
-            icechunk.Repository.create(icechunk.local_filesystem_storage(str(begun)))
-            # Takes the place of an empty folder, too.
-            begun.rename(folder)
-        except OSError as error:
-            raise WidthlabError(
-                f"cannot make the archive {folder}: {error.strerror}; give another folder as "
-                "'archive' in the study"
-            ) from None
-        return icechunk.Repository.open(location.storage())
 
 
 def _check(path: Path, manifest: Manifest) -> None:

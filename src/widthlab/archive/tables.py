@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import click
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -25,21 +26,11 @@ VERDICTS: tuple[Verdict, ...] = ("holds", "fails", "undecided")
 
 
 def print_versions(versions: Iterable[Version]) -> None:
-    """Print the history, newest first."""
-    table = Table()
-    for heading in ("when (UTC)", "version", "tags", "study", "git commit", "what changed"):
-        # An id is to be copied.
-        table.add_column(heading, no_wrap=heading == "version")
+    """Print the history, newest first: two lines for each version."""
     for version in versions:
-        table.add_row(
-            f"{version.written_at:%Y-%m-%d %H:%M}",
-            version.id,
-            ", ".join(version.tags),
-            version.study,
-            _commit(version),
-            escape(version.message),
-        )
-    Console().print(table)
+        marks = ", ".join([*version.tags, f"git {_commit(version)}"])
+        when = f"{version.written_at:%Y-%m-%d %H:%M}"
+        click.echo(f"{when}  {version.id}  {version.study}  {marks}\n    {version.message}")
 
 
 def print_version(version: Version, holdings: Holdings, statuses: Iterable[str]) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-import icechunk
-
+from widthlab.archive import opening
 from widthlab.archive.digests import content_digest
 from widthlab.archive.location import Location
-from widthlab.archive.repository import RESULTS, Archive, Version
+from widthlab.archive.repository import RESULTS, Archive
+from widthlab.archive.snapshot import Version
 from widthlab.errors import WidthlabError
 from widthlab.study import Study
 
@@ -22,16 +22,8 @@ def existing(study: Study) -> Archive | None:
     Raises WidthlabError where it cannot be known or read: none is not the same as out of reach.
     """
     location = Location.of(study)
-    if location.folder is not None and not location.folder.is_dir():
-        return None
-    icechunk.set_logs_filter("error")
-    try:
-        if not icechunk.Repository.exists(location.storage()):
-            return None
-    except icechunk.IcechunkError as error:
-        reason = " ".join(str(error).split())
-        raise WidthlabError(f"cannot read the archive {location.address}: {reason}") from error
-    return Archive.open(study)
+    repository = opening.existing(location)
+    return None if repository is None else Archive(location, repository)
 
 
 def needed(archive: Archive, tagged_only: bool = False) -> set[str]:
