@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import xarray as xr
 import yaml
+from archived import CORRELATION, VARIANCE, changed_sweep, run
 from click.testing import CliRunner
-from conftest import CORRELATION, VARIANCE, changed_sweep, run
 
 import widthlab
 from widthlab import cli, reporting, study

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from archived import run, small
 from click.testing import CliRunner
-from conftest import run, small
 
 from widthlab import cli
 from widthlab.archive import upkeep

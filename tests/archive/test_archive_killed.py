@@ -12,7 +12,7 @@ import time
 
 import pytest
 import xarray as xr
-from conftest import run, small
+from archived import run, small
 
 from widthlab.archive import receipts
 from widthlab.archive.repository import Archive
