@@ -26,8 +26,9 @@ $(READY): envs/requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $@
 
+# One process of tests for each core, up to four; a file of tests stays together.
 test: env
-	$(BIN)/python -m pytest $(PYTEST)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(PYTEST)
 
 lint: env
 	$(BIN)/ruff check .

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from widthlab import __version__
+from widthlab import __version__, keeping_commands, version_commands
 from widthlab.errors import WidthlabError
 from widthlab.plan import Stage
-from widthlab.version_commands import COMMANDS
 
 if TYPE_CHECKING:
     from widthlab.plan import Work
@@ -131,18 +130,37 @@ def _log_to(path: Path | None) -> Iterator[Callable[[str], None]]:
     if path is None:
         yield lambda line: print(line, flush=True)
         return
-    with ExitStack() as stack:
-        file: TextIO | None = None
-        # A disk that is full for a log must not hide what the log would say.
-        with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(path.open("w", encoding="utf-8"))
+    file: TextIO | None = None
 
-        def say(line: str) -> None:
-            with suppress(OSError):
+    def give_up(error: OSError) -> None:
+        nonlocal file
+        file = None
+        words = f"cannot write the log {path}: {error.strerror}; what it would say follows"
+        click.echo(f"Warning: {words}", err=True)
+
+    def say(line: str) -> None:
+        if file is not None:
+            try:
                 print(line, file=file, flush=True)
+                return
+            except OSError as error:
+                give_up(error)
+        print(line, flush=True)
 
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = path.open("w", encoding="utf-8")
+            # What a full disk did not take would be tried again.
+            stack.callback(_close, file)
+        except OSError as error:
+            give_up(error)
         yield say
+
+
+def _close(file: TextIO) -> None:
+    with suppress(OSError):
+        file.close()
 
 
 @main.command()
@@ -270,5 +288,5 @@ def schema() -> None:
     click.echo(json.dumps(study_schema(), indent=2))
 
 
-for _command in COMMANDS:
+for _command in (*version_commands.COMMANDS, *keeping_commands.COMMANDS):
     main.add_command(_command)

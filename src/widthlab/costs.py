@@ -9,8 +9,9 @@ from math import ceil
 from widthlab.errors import WidthlabError
 from widthlab.specs import CIFAR, MLP, Checkpoint, DataSet, Digits, Gaussian, Network, ResidualMLP
 
-BASELINE_MEMORY = 700e6
-"""Bytes that Python, torch and xarray take before any tensor exists (measured: 0.5 GB)."""
+BASELINE_MEMORY = 1.1e9
+"""Bytes that a job takes before any tensor exists: Python, torch and xarray (measured: 0.7 GB), and
+on a cluster two processes of Snakemake around them (0.15 GB each)."""
 CORE_FLOPS = 2e10
 """Floating-point operations a second that one core sustains (measured: 4e10 at width 256)."""
 GPU_FLOPS = 1e12

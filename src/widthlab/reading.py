@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from widthlab.errors import WidthlabError
 from widthlab.plan import Plan, Work
 from widthlab.store import datasets
-from widthlab.store.publish import finished, payload
+from widthlab.store.publish import finished, intact, payload
 from widthlab.study import Study
 from widthlab.study import read as read_study
 
@@ -33,7 +34,7 @@ class Sweeps:
     def __getitem__(self, experiment: str) -> xr.Dataset:
         """Return an experiment's sweep; raises WidthlabError where it is not there."""
         work = self._work(experiment)
-        if finished(self._results, work) is None:
+        if not self._is_there(work):
             raise WidthlabError(
                 f"the sweep of {experiment} is not finished ({work.address}); run snakemake"
             )
@@ -44,7 +45,7 @@ class Sweeps:
         return {
             work.address: datasets.open_dataset(payload(self._results, work))
             for work in self._work(experiment).inputs
-            if finished(self._results, work) is not None
+            if self._is_there(work)
         }
 
     def __iter__(self) -> Iterator[str]:
@@ -56,6 +57,11 @@ class Sweeps:
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+    def _is_there(self, work: Work) -> bool:
+        """Look at the bytes before they are read; what is damaged is moved aside, and missing."""
+        there = finished(self._results, work) is not None
+        return there and intact(self._results, work, warnings.warn)
 
     def _work(self, experiment: str) -> Work:
         if experiment not in self._works:

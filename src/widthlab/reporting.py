@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from widthlab.plan import Plan, Work
 from widthlab.store import failure
 from widthlab.store.lease import owner
 from widthlab.store.manifest import Manifest, replace_text
-from widthlab.store.publish import LEASE, finished, folder, payload
+from widthlab.store.publish import LEASE, finished, folder, intact, payload
 from widthlab.study import Study
 from widthlab.study import read as read_study
 
@@ -71,6 +72,8 @@ def publish(study: Study, source: str) -> Path:
     report is written last; an incomplete one has none, so that snakemake builds it again.
     """
     plan = Plan.of(study)
+    for sweep in plan.sweeps.values():
+        _verify(plan, sweep)
     report = build(plan, source)
     home = report_folder(study)
     try:
@@ -85,6 +88,21 @@ def publish(study: Study, source: str) -> Path:
         place = error.filename or home
         raise WidthlabError(f"cannot write the report {place}: {error.strerror}") from None
     return home / "index.html"
+
+
+def _verify(plan: Plan, sweep: Work) -> None:
+    """Look at the bytes that will be shown; collect a damaged sweep anew from its cells."""
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr)
+
+    there = finished(plan.results, sweep)
+    if there and intact(plan.results, sweep, say):
+        return
+    # A list, so that every cell is looked at: the report is made of those that there are.
+    cells = [finished(plan.results, c) and intact(plan.results, c, say) for c in sweep.inputs]
+    if there and all(cells):
+        stages.make(plan.results, sweep, "cpu", say)
 
 
 def build(plan: Plan, source: str) -> Report:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
 import signal
@@ -21,14 +20,6 @@ OPTIMISERS = [
     {"optimiser": "sgd", "momentum": 0.9, "learning_rate": 0.01},
     {"optimiser": "adam", "learning_rate": 0.01},
 ]
-
-
-@pytest.fixture(scope="module")
-def processes():
-    """A server that forks processes in which torch is already imported."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["widthlab.training", "torch._dynamo", "runs"])
-    return context
 
 
 @pytest.fixture

@@ -104,8 +104,8 @@ class Laboratory:
 
     # ── running ─────────────────────────────────────────────────────────────────────────────
 
-    def start(self, *command):
-        """Start a command in the folder, in a process group of its own."""
+    def start(self, *command, **variables):
+        """Start a command in the folder, in a process group and with variables of its own."""
         environment = {
             key: value for key, value in os.environ.items() if not key.startswith("SNAKEMAKE_")
         }
@@ -114,6 +114,7 @@ class Laboratory:
             PYTHONPATH=str(self.folder / "src"),
             OMP_NUM_THREADS="1",
             MKL_NUM_THREADS="1",
+            **variables,
         )
         with (self.folder / "output.txt").open("ab") as output:
             return subprocess.Popen(
@@ -149,6 +150,10 @@ class Laboratory:
         jobs = jobs_of(output)
         assert nothing != bool(jobs), output
         return jobs
+
+    def output(self):
+        """Return all that the commands in the folder wrote so far."""
+        return self._output().decode()
 
     def _output(self):
         file = self.folder / "output.txt"
@@ -205,15 +210,19 @@ class Laboratory:
                 continue
         return found
 
-    def start_training(self):
+    def start_training(self, **variables):
         """Start the documented command, and return its process once training has saved anew."""
-        before = self._saved()
-        process = self.start("snakemake", "--cores", "2")
-        wait_until(lambda: process.poll() is not None or self._saved() not in (None, before))
-        assert process.poll() is None, self._output().decode()
+        before = self.saved()
+        process = self.start("snakemake", "--cores", "2", **variables)
+        self.wait_for_saving(process, before)
         return process
 
-    def _saved(self):
+    def wait_for_saving(self, process, before):
+        """Wait until training has saved after the time `before`."""
+        wait_until(lambda: process.poll() is not None or self.saved() not in (None, before))
+        assert process.poll() is None, self._output().decode()
+
+    def saved(self):
         """Return when training last saved a state from which it can go on, or None."""
         try:
             return max(

@@ -7,6 +7,8 @@ from laboratory import changed
 
 pytestmark = pytest.mark.workflow
 
+CELLS = ("extract ntkdrift-residualmlp-w8-d1-s0", "extract ntkdrift-residualmlp-w16-d1-s0")
+
 
 def test_a_failed_cell_leaves_the_other_experiment_and_the_report_standing(finished, laboratory):
     """The code of a measurement breaks for one width; then it is put right."""
@@ -40,27 +42,36 @@ def test_a_failed_cell_leaves_the_other_experiment_and_the_report_standing(finis
     assert laboratory.claims() == finished.claims()
 
 
-def test_one_failed_cell_leaves_its_neighbours_in_the_report(finished, laboratory):
-    """A checkpoint has lost a snapshot; the message says how to get it back."""
-    laboratory.remove("extract ntkdrift-residualmlp-w8-d1-s0", "sweep ntkdrift")
-    damaged = laboratory.home(finished.manifests()["train residualmlp-gaussian-w8-d1-s0"])
-    (damaged / "snapshots/step-0002000.safetensors").unlink()
+def test_a_cell_that_always_fails_leaves_its_batch_and_the_report_standing(finished, laboratory):
+    """It fails again and again; the cells that share its job are measured once."""
+    laboratory.configure(changed(cells_per_job=2))
+    laboratory.remove(*CELLS, "sweep ntkdrift")
     shutil.rmtree(laboratory.report)
-    code, _ = laboratory.snakemake()
-    assert code != 0
-    page = (laboratory.report / "index.html").read_text()
-    assert "1 of 2 cells are missing" in page
-    assert "step-0002000.safetensors is missing or damaged" in page
-    assert "remove its folder and train again" in page
-    assert {c["experiment"] for c in laboratory.claims()} == {"ntk_drift", "variance"}
-
-    shutil.rmtree(damaged)
-    assert laboratory.planned() == [
-        "extract ntkdrift-residualmlp-w8-d1-s0",
-        "report",
-        "sweep ntkdrift",
-        "train residualmlp-gaussian-w8-d1-s0",
-    ]
+    reason = "this cell is always out of luck"
+    place, whole = "stages.py", "    source, *checkpoints = work.inputs\n"
+    fails = f"raise ArithmeticError('{reason}')"
+    broken = f"{whole}    if checkpoints and cell.width == 8:\n        {fails}\n"
+    laboratory.edit(place, whole, broken)
+    made = None
+    for _ in range(2):
+        code, output = laboratory.snakemake()
+        assert code != 0
+        assert "Traceback" not in output
+        page = (laboratory.report / "index.html").read_text()
+        assert "1 of 2 cells are missing" in page
+        assert reason in page
+        assert {c["experiment"] for c in laboratory.claims()} == {"ntk_drift", "variance"}
+        (log,) = laboratory.results.glob("logs/extract/ntkdrift-*-and-1-more-*.log")
+        # A failure of the code has its place in the code in the log.
+        assert "Traceback" in log.read_text()
+        neighbour = laboratory.manifests()[CELLS[1]]
+        assert made in (None, neighbour)
+        made = neighbour
+    laboratory.edit(place, broken, whole)
+    laboratory.finish()
+    assert laboratory.manifests()[CELLS[1]] == made
+    assert laboratory.digests() == finished.digests()
+    assert laboratory.claims() == finished.claims()
 
 
 def test_a_wrong_configuration_stops_before_any_job_with_all_that_is_wrong(laboratory):

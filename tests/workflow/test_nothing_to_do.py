@@ -1,10 +1,11 @@
 """What changes nothing runs nothing: addresses, not file times, say what is finished."""
 
 import os
+import random
 import shutil
 
 import pytest
-from laboratory import STUDY
+from laboratory import STUDY, jobs_of
 
 from widthlab import study as studies
 from widthlab.plan import Plan
@@ -86,18 +87,34 @@ def test_the_study_ran_every_stage_and_a_second_run_has_nothing_to_do(finished):
     assert (finished.report / "index.html").exists()
 
 
-def test_times_records_and_places_do_not_matter(laboratory):
-    """A rewritten configuration, new times of all files in any order, no .snakemake, a copy."""
+def times(files):
+    """Ways to set the times of files: all now, long ago, in the future, and in any order."""
+    files = sorted(files)
+    year = 365.25 * 24 * 3600
+    yield "now", dict.fromkeys(files)
+    yield "1970", dict.fromkeys(files, (0.0, 0.0))
+    yield "2100", dict.fromkeys(files, (130 * year, 130 * year))
+    for seed in range(2):
+        moments = [1e9 + number for number in range(len(files))]
+        random.Random(seed).shuffle(moments)
+        yield f"shuffled {seed}", {f: (m, m) for f, m in zip(files, moments, strict=True)}
+
+
+def test_times_records_and_places_do_not_matter(finished, laboratory):
+    """Results copied elsewhere, no .snakemake, a rewritten study, any times of all files."""
     laboratory.configure(REWRITTEN)
-    files = [path for path in laboratory.folder.rglob("*") if ".snakemake" not in path.parts]
-    for number, path in enumerate(sorted(files, reverse=True)):
-        os.utime(path, (1e9 + number, 1e9 + number), follow_symlinks=False)
-    assert laboratory.planned() == []
-    for path in sorted(files):
-        os.utime(path, follow_symlinks=False)
-    assert laboratory.planned() == []
     shutil.rmtree(laboratory.folder / ".snakemake")
-    assert laboratory.planned() == []
+    files = [path for path in laboratory.folder.rglob("*") if ".snakemake" not in path.parts]
+    for name, moments in times(files):
+        for path, moment in moments.items():
+            os.utime(path, moment, follow_symlinks=False)
+        assert laboratory.planned() == [], name
+    # The times are shuffled still.
+    laboratory.remove("sweep variance")
+    shutil.rmtree(laboratory.report)
+    assert jobs_of(laboratory.finish()) == ["report", "sweep variance"]
+    assert laboratory.digests() == finished.digests()
+    assert laboratory.claims() == finished.claims()
 
 
 def test_a_change_of_the_study_and_going_back_make_only_what_is_missing(laboratory):

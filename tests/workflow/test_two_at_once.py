@@ -1,4 +1,7 @@
-"""Two runs at once in one folder, whose names have spaces, quotes and Unicode."""
+"""Two runs at once: in one folder with an awkward name, and in two that share their results."""
+
+import shutil
+from collections import Counter
 
 import pytest
 from laboratory import Laboratory, changed
@@ -33,3 +36,31 @@ def names():
         "extract variance-mlp-w16-d2",
         "sweep variance",
     )
+
+
+def test_two_folders_that_share_their_results_make_each_once(finished, laboratory, tmp_path):
+    """In batches, which both ask for at once; what is made is counted in a file."""
+    store, counter = tmp_path / "shared results", tmp_path / "made.txt"
+    shutil.move(laboratory.results, store)
+    batches = {"checkpoints_per_job": 2, "cells_per_job": 2}
+    laboratory.configure(changed(results=str(store), **batches))
+    laboratory.remove(*(name for name in finished.manifests() if not name.startswith("train")))
+    laboratory.remove("train residualmlp-gaussian-w8-d1-s0")
+    shutil.rmtree(laboratory.report)
+    begin = "    failure.begin(home)\n"
+    laboratory.edit(
+        "store/publish.py",
+        begin,
+        f"{begin}    with open({str(counter)!r}, 'a') as made:\n"
+        "        made.write(f'{work.stage} {work.address}\\n')\n",
+    )
+    both = [laboratory, laboratory.copy(tmp_path / "colleague")]
+    runs = [one.start("snakemake", "--cores", "1") for one in both]
+    assert [run.wait(300) for run in runs] == [0, 0], both[0].output() + both[1].output()
+    made = Counter(line.rpartition("-")[0] for line in counter.read_text().splitlines())
+    expected = set(finished.manifests()) - {"train residualmlp-gaussian-w16-d1-s0"}
+    assert made == dict.fromkeys(expected, 1)
+    for one in both:
+        assert one.digests() == finished.digests()
+        assert one.claims() == finished.claims()
+        assert one.planned() == []

@@ -17,10 +17,9 @@ rule report:
             labels={"file": "claims for programs", "study": PLAN.study.name},
         ),
         stamp=REPORT["stamp"],
+    # Not among the results, which may be read-only.
     log:
-        f"{RESULTS}/logs/report/{PLAN.report.address}.log",
-    benchmark:
-        f"{RESULTS}/logs/report/{PLAN.report.address}.tsv"
+        str(reporting.report_folder(PLAN.study) / "report.log"),
     conda:
         ENVIRONMENT
     threads: 1
@@ -34,6 +33,15 @@ rule report:
         "report {output.page}"
     shell:
         "widthlab report --spec {params.spec:q} {params.study:q} > {log:q}"
+
+
+# What takes nothing is said in a sentence before any job; Snakemake's own is a traceback.
+onstart:
+    if not all(map(is_finished, PLAN.sweeps.values())):
+        try:
+            publishing.check_writable(PLAN.results)
+        except WidthlabError as error:
+            sys.exit(f"Error: {error}")
 
 
 # A failed cell leaves the rest standing: the page is built from it, with the holes listed.

@@ -18,6 +18,7 @@ import zarr
 
 from widthlab import __version__, reporting
 from widthlab.archive import contents
+from widthlab.archive.digests import content_digest
 from widthlab.archive.location import Location
 from widthlab.archive.opening import existing, explained, locked, made
 from widthlab.archive.snapshot import Version
@@ -127,6 +128,7 @@ class Archive:
                 if name not in self.repository.list_branches():
                     raise
         before = head.digests if head else {}
+        held = dict(head.contents) if head else {}
         table = contents.table(plan, found)
         message = self._message(head, table, metadata["sweeps"])
         commit, dirty = git_state()
@@ -141,9 +143,12 @@ class Archive:
             _check(path, manifest)
             with datasets.open_dataset(path) as dataset:
                 _write(dataset, session.store, experiment)
+                held[experiment] = content_digest(dataset)
         _write(table, session.store, RESULTS)
+        held[RESULTS] = content_digest(table)
+        contained = {"contents": {group: held[group] for group in (*metadata["sweeps"], RESULTS)}}
         made_by = {"git_commit": commit, "git_dirty": dirty, "widthlab": __version__}
-        return session.commit(message, {**metadata, **made_by})
+        return session.commit(message, {**metadata, **contained, **made_by})
 
     def tag(self, name: str, version: Version) -> None:
         """Give a version a name for good.

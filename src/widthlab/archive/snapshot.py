@@ -27,6 +27,8 @@ class Version:
     """Address of each experiment's sweep."""
     digests: Mapping[str, str]
     """SHA-256 of each experiment's sweep, as it was on disk."""
+    contents: Mapping[str, str]
+    """Digest of the content of each group (see `digests`), to verify the archive by."""
     git_dirty: bool | None = None
     """Whether the code differed from the git commit."""
 
@@ -44,5 +46,6 @@ class Version:
             message=snapshot.message,
             sweeps={name: sweep["address"] for name, sweep in metadata["sweeps"].items()},
             digests={name: sweep["digest"] for name, sweep in metadata["sweeps"].items()},
+            contents=metadata["contents"],
             git_dirty=metadata["git_dirty"],
         )

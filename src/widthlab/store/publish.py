@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
+import re
 import secrets
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -184,11 +187,34 @@ def _writing(home: Path, wait: bool = True) -> Iterator[Lease]:
         home.mkdir(parents=True, exist_ok=True)
         with Lease(home / LEASE, wait=wait) as lease:
             yield lease
-    except OSError as error:
-        if error.errno not in _NOT_WRITABLE:
+    except Exception as error:
+        number = _error_number(error)
+        if number not in _NOT_WRITABLE:
             raise
-        place = error.filename or home
-        raise NotWritable(f"cannot write {place}: {error.strerror}; nothing is lost") from error
+        place = getattr(error, "filename", None) or home
+        raise NotWritable(
+            f"cannot write {place}: {os.strerror(number)}; nothing is lost"
+        ) from error
+
+
+def check_writable(results: Path) -> None:
+    """Raise NotWritable unless the results folder takes a file."""
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=results, buffering=0) as file:
+            file.write(b" " * 4096)
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise NotWritable(f"cannot write {results}: {error.strerror}; nothing is lost") from error
+
+
+def _error_number(error: Exception) -> int:
+    """Return the system's number of an error, 0 if it has none."""
+    if isinstance(error, OSError):
+        return error.errno or 0
+    # Safetensors tells it in words only.
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    return int(found[1]) if found else 0
 
 
 _NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
