@@ -1,4 +1,8 @@
 # What the stages share: their jobs' receipts, logs and resources, and what a job needs.
+#
+# On a cluster data sets, the archive and the report are made where Snakemake runs (`localrule`):
+# seconds of one core each, which must not wait in a queue, and often a network, which nodes lack.
+# A data set that takes more becomes a job when the study gives resources for it.
 import shutil
 
 from widthlab import reporting
@@ -121,6 +125,11 @@ def specification(stage):
 
 def given(stage):
     return getattr(PLAN.study.resources, stage)
+
+
+def given_nothing(stage):
+    """Whether a study leaves a stage's resources to the estimate."""
+    return not given(stage).model_fields_set
 
 
 def memory(stage):
