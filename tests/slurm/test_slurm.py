@@ -3,9 +3,13 @@
 import os
 import re
 import shutil
+import tempfile
+from pathlib import Path
 
 import pytest
-from laboratory import PATIENCE, wait_until
+from cluster import Cluster, hindrance
+from filelock import FileLock
+from laboratory import PATIENCE, finished_study, wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.workflow]
 
@@ -15,6 +19,34 @@ SOON = ("--slurm-init-seconds-before-status-checks", "12")
 """For jobs of seconds."""
 TRAINING = "train residualmlp-gaussian-w8-d1-s0"
 DRIFT = (TRAINING, "extract ntkdrift-residualmlp-w8-d1-s0", "sweep ntkdrift")
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory):
+    """A Slurm of one node that takes jobs."""
+    reason = hindrance()
+    if reason:
+        pytest.skip(reason)
+    # Its configuration has one place on a machine, so workers of pytest-xdist take turns.
+    with FileLock(Path(tempfile.gettempdir()) / "widthlab-slurm.lock"):
+        cluster = Cluster(tmp_path_factory.mktemp("slurm"))
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory):
+    """The tiny study, run locally."""
+    return finished_study(tmp_path_factory)
+
+
+@pytest.fixture
+def laboratory(finished, tmp_path):
+    """A copy of the finished study, to do anything with."""
+    return finished.copy(tmp_path / "house")
 
 
 def submit(laboratory, *arguments):
@@ -40,6 +72,10 @@ def program(path, text):
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
+
+
+def sbatch():
+    return shutil.which("sbatch")
 
 
 def test_an_ordinary_run_equals_a_local_one_and_gpus_are_asked_for(
@@ -84,8 +120,14 @@ def test_a_cancelled_training_goes_on_with_the_same_command(cluster, finished, l
     assert laboratory.digests()[TRAINING] == finished.digests()[TRAINING]
 
 
-def test_a_job_killed_for_memory_is_tried_again_with_more(cluster, finished, laboratory):
+def test_a_job_killed_for_memory_is_tried_again_with_more(
+    cluster, finished, laboratory, tmp_path, monkeypatch
+):
     laboratory.remove(*DRIFT)
+    # The head node has no GPU and the nodes have: a job must not want what it was not given.
+    tools = tmp_path / "bin"
+    program(tools / "sbatch", f'ln -sf /bin/true {tools}/nvidia-smi\nexec {sbatch()} "$@"')
+    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
     code, output = submit(
         laboratory, "--until", "train", "--set-resources", "train:mem_mb=attempt*attempt*350"
     )
@@ -135,7 +177,7 @@ def test_an_sbatch_that_fails_every_fifth_time_is_tried_again(
         "  echo 'sbatch: error: Socket timed out on send/recv operation' >&2\n"
         "  exit 1\n"
         "fi\n"
-        f'exec {shutil.which("sbatch")} "$@"',
+        f'exec {sbatch()} "$@"',
     )
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     code, output = submit(laboratory)

@@ -13,8 +13,18 @@ from widthlab.store import publish as publishing
 RESULTS = str(PLAN.results)
 DEVICE = PLAN.study.device
 # Jobs that compute on a GPU share those that there are: `--resources gpu=N`, 1 by default.
+# Decided where the run was started and handed down to its jobs, which may see other machines: a
+# job must not ask within its allocation for a GPU that was never allocated.
 GPU = int(
-    DEVICE == "cuda" or (DEVICE == "auto" and shutil.which("nvidia-smi") is not None)
+    os.environ.setdefault(
+        "WIDTHLAB_GPU",
+        str(
+            int(
+                DEVICE == "cuda"
+                or (DEVICE == "auto" and shutil.which("nvidia-smi") is not None)
+            )
+        ),
+    )
 )
 # Used with --software-deployment-method conda only.
 ENVIRONMENT = "../../envs/widthlab.yaml"
