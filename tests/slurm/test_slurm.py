@@ -18,7 +18,12 @@ DOCUMENTED = ("snakemake", "--workflow-profile", "slurm", "--slurm-status-comman
 SOON = ("--slurm-init-seconds-before-status-checks", "12")
 """For jobs of seconds."""
 TRAINING = "train residualmlp-gaussian-w8-d1-s0"
-DRIFT = (TRAINING, "extract ntkdrift-residualmlp-w8-d1-s0", "sweep ntkdrift")
+
+
+def forget_training(laboratory):
+    """Remove a checkpoint and all that asks for it."""
+    laboratory.remove(TRAINING, "extract ntkdrift-residualmlp-w8-d1-s0", "sweep ntkdrift")
+    shutil.rmtree(laboratory.report)
 
 
 @pytest.fixture(scope="session")
@@ -107,7 +112,7 @@ def test_an_ordinary_run_equals_a_local_one_and_gpus_are_asked_for(
 
 
 def test_a_cancelled_training_goes_on_with_the_same_command(cluster, finished, laboratory):
-    laboratory.remove(*DRIFT)
+    forget_training(laboratory)
     process, job = start_training(laboratory, cluster, "--until", "train", "--retries", "0")
     cluster("scancel", job)
     assert process.wait(PATIENCE) != 0
@@ -123,7 +128,7 @@ def test_a_cancelled_training_goes_on_with_the_same_command(cluster, finished, l
 def test_a_job_killed_for_memory_is_tried_again_with_more(
     cluster, finished, laboratory, tmp_path, monkeypatch
 ):
-    laboratory.remove(*DRIFT)
+    forget_training(laboratory)
     # The head node has no GPU and the nodes have: a job must not want what it was not given.
     tools = tmp_path / "bin"
     program(tools / "sbatch", f'ln -sf /bin/true {tools}/nvidia-smi\nexec {sbatch()} "$@"')
@@ -145,7 +150,7 @@ def test_a_job_killed_for_memory_is_tried_again_with_more(
 def test_a_requeued_job_whose_first_instance_still_runs_finds_it_done(
     cluster, finished, laboratory
 ):
-    laboratory.remove(*DRIFT)
+    forget_training(laboratory)
     process, job = start_training(laboratory, cluster, "--until", "train")
     # A process of the same training that Slurm knows nothing of takes over when the job stops.
     (command,) = re.findall(r"^widthlab train .*$", training_log(laboratory), flags=re.MULTILINE)
@@ -172,8 +177,12 @@ def test_an_sbatch_that_fails_every_fifth_time_is_tried_again(
     calls.write_text(3 * "\n")
     program(
         tmp_path / "bin/sbatch",
-        f"echo >> {calls}\n"
-        f"if [ $(( $(wc -l < {calls}) % 5 )) = 0 ]; then\n"
+        f"exec 9>> {calls}\n"
+        "flock 9\n"
+        "echo >&9\n"
+        f"count=$(wc -l < {calls})\n"
+        "exec 9>&-\n"
+        "if [ $(( count % 5 )) = 0 ]; then\n"
         "  echo 'sbatch: error: Socket timed out on send/recv operation' >&2\n"
         "  exit 1\n"
         "fi\n"
@@ -191,7 +200,7 @@ def test_an_sbatch_that_fails_every_fifth_time_is_tried_again(
 
 def test_the_profile_for_any_scheduler_notices_a_killed_job(cluster, finished, laboratory):
     """Its line for Slurm, with a training that is killed so that it leaves nothing behind."""
-    laboratory.remove(*DRIFT)
+    forget_training(laboratory)
     command = ("snakemake", "--workflow-profile", "cluster-generic", "--until", "train")
     process = laboratory.start(*command, "--seconds-between-status-checks", "2")
     wait_until(lambda: process.poll() is not None or laboratory._saved())
