@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cluster import Cluster, hindrance
 from filelock import FileLock
-from laboratory import PATIENCE, finished_study, wait_until
+from laboratory import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.workflow]
 
@@ -40,18 +40,6 @@ def cluster(tmp_path_factory):
             yield cluster
         finally:
             cluster.stop()
-
-
-@pytest.fixture(scope="session")
-def finished(tmp_path_factory):
-    """The tiny study, run locally."""
-    return finished_study(tmp_path_factory)
-
-
-@pytest.fixture
-def laboratory(finished, tmp_path):
-    """A copy of the finished study, to do anything with."""
-    return finished.copy(tmp_path / "house")
 
 
 def submit(laboratory, *arguments):
