@@ -62,14 +62,6 @@ else:
     TARGETS = list(VERSION_REPORT.values())
 
 
-# On a cluster these stay where Snakemake runs: seconds of one core each, which must not wait in a
-# queue, and data sets may have to be downloaded, for which nodes often have no network.
-localrules:
-    all,
-    data,
-    report,
-
-
 rule all:
     default_target: True
     input:

@@ -3,8 +3,12 @@
 import os
 import re
 import shutil
+import tempfile
+from pathlib import Path
 
 import pytest
+from cluster import Cluster, hindrance
+from filelock import FileLock
 from laboratory import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.workflow]
@@ -14,7 +18,28 @@ DOCUMENTED = ("snakemake", "--workflow-profile", "slurm", "--slurm-status-comman
 SOON = ("--slurm-init-seconds-before-status-checks", "12")
 """For jobs of seconds."""
 TRAINING = "train residualmlp-gaussian-w8-d1-s0"
-DRIFT = (TRAINING, "extract ntkdrift-residualmlp-w8-d1-s0", "sweep ntkdrift")
+
+
+def forget_training(laboratory):
+    """Remove a checkpoint and all that asks for it."""
+    laboratory.remove(TRAINING, "extract ntkdrift-residualmlp-w8-d1-s0", "sweep ntkdrift")
+    shutil.rmtree(laboratory.report)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory):
+    """A Slurm of one node that takes jobs."""
+    reason = hindrance()
+    if reason:
+        pytest.skip(reason)
+    # Its configuration has one place on a machine, so workers of pytest-xdist take turns.
+    with FileLock(Path(tempfile.gettempdir()) / "widthlab-slurm.lock"):
+        cluster = Cluster(tmp_path_factory.mktemp("slurm"))
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop()
 
 
 def submit(laboratory, *arguments):
@@ -40,6 +65,10 @@ def program(path, text):
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
+
+
+def sbatch():
+    return shutil.which("sbatch")
 
 
 def test_an_ordinary_run_equals_a_local_one_and_gpus_are_asked_for(
@@ -71,7 +100,7 @@ def test_an_ordinary_run_equals_a_local_one_and_gpus_are_asked_for(
 
 
 def test_a_cancelled_training_goes_on_with_the_same_command(cluster, finished, laboratory):
-    laboratory.remove(*DRIFT)
+    forget_training(laboratory)
     process, job = start_training(laboratory, cluster, "--until", "train", "--retries", "0")
     cluster("scancel", job)
     assert process.wait(PATIENCE) != 0
@@ -84,8 +113,14 @@ def test_a_cancelled_training_goes_on_with_the_same_command(cluster, finished, l
     assert laboratory.digests()[TRAINING] == finished.digests()[TRAINING]
 
 
-def test_a_job_killed_for_memory_is_tried_again_with_more(cluster, finished, laboratory):
-    laboratory.remove(*DRIFT)
+def test_a_job_killed_for_memory_is_tried_again_with_more(
+    cluster, finished, laboratory, tmp_path, monkeypatch
+):
+    forget_training(laboratory)
+    # The head node has no GPU and the nodes have: a job must not want what it was not given.
+    tools = tmp_path / "bin"
+    program(tools / "sbatch", f'ln -sf /bin/true {tools}/nvidia-smi\nexec {sbatch()} "$@"')
+    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
     code, output = submit(
         laboratory, "--until", "train", "--set-resources", "train:mem_mb=attempt*attempt*350"
     )
@@ -103,7 +138,7 @@ def test_a_job_killed_for_memory_is_tried_again_with_more(cluster, finished, lab
 def test_a_requeued_job_whose_first_instance_still_runs_finds_it_done(
     cluster, finished, laboratory
 ):
-    laboratory.remove(*DRIFT)
+    forget_training(laboratory)
     process, job = start_training(laboratory, cluster, "--until", "train")
     # A process of the same training that Slurm knows nothing of takes over when the job stops.
     (command,) = re.findall(r"^widthlab train .*$", training_log(laboratory), flags=re.MULTILINE)
@@ -130,12 +165,16 @@ def test_an_sbatch_that_fails_every_fifth_time_is_tried_again(
     calls.write_text(3 * "\n")
     program(
         tmp_path / "bin/sbatch",
-        f"echo >> {calls}\n"
-        f"if [ $(( $(wc -l < {calls}) % 5 )) = 0 ]; then\n"
+        f"exec 9>> {calls}\n"
+        "flock 9\n"
+        "echo >&9\n"
+        f"count=$(wc -l < {calls})\n"
+        "exec 9>&-\n"
+        "if [ $(( count % 5 )) = 0 ]; then\n"
         "  echo 'sbatch: error: Socket timed out on send/recv operation' >&2\n"
         "  exit 1\n"
         "fi\n"
-        f'exec {shutil.which("sbatch")} "$@"',
+        f'exec {sbatch()} "$@"',
     )
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     code, output = submit(laboratory)
@@ -149,7 +188,7 @@ def test_an_sbatch_that_fails_every_fifth_time_is_tried_again(
 
 def test_the_profile_for_any_scheduler_notices_a_killed_job(cluster, finished, laboratory):
     """Its line for Slurm, with a training that is killed so that it leaves nothing behind."""
-    laboratory.remove(*DRIFT)
+    forget_training(laboratory)
     command = ("snakemake", "--workflow-profile", "cluster-generic", "--until", "train")
     process = laboratory.start(*command, "--seconds-between-status-checks", "2")
     wait_until(lambda: process.poll() is not None or laboratory._saved())

@@ -88,7 +88,7 @@ class Laboratory:
 
     def copy(self, folder):
         """Return a copy with its results; file times are those of now."""
-        shutil.copytree(self.folder, folder, symlinks=True, copy_function=shutil.copyfile)
+        shutil.copytree(self.folder, folder, symlinks=True, copy_function=shutil.copy)
         return Laboratory(folder)
 
     def configure(self, study):

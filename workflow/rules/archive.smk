@@ -9,6 +9,7 @@ rule archive:
         f"{RESULTS}/logs/archive/{os.path.basename(ARCHIVED)}.log",
     benchmark:
         f"{RESULTS}/logs/archive/{os.path.basename(ARCHIVED)}.tsv"
+    localrule: True
     conda:
         ENVIRONMENT
     threads: 1

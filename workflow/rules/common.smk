@@ -1,4 +1,8 @@
 # What the stages share: their jobs' receipts, logs and resources, and what a job needs.
+#
+# On a cluster data sets, the archive and the report are made where Snakemake runs (`localrule`):
+# seconds of one core each, which must not wait in a queue, and often a network, which nodes lack.
+# A data set that takes more becomes a job when the study gives resources for it.
 import shutil
 
 from widthlab import reporting
@@ -9,8 +13,18 @@ from widthlab.store import publish as publishing
 RESULTS = str(PLAN.results)
 DEVICE = PLAN.study.device
 # Jobs that compute on a GPU share those that there are: `--resources gpu=N`, 1 by default.
+# Decided where the run was started and handed down to its jobs, which may see other machines: a
+# job must not ask within its allocation for a GPU that was never allocated.
 GPU = int(
-    DEVICE == "cuda" or (DEVICE == "auto" and shutil.which("nvidia-smi") is not None)
+    os.environ.setdefault(
+        "WIDTHLAB_GPU",
+        str(
+            int(
+                DEVICE == "cuda"
+                or (DEVICE == "auto" and shutil.which("nvidia-smi") is not None)
+            )
+        ),
+    )
 )
 # Used with --software-deployment-method conda only.
 ENVIRONMENT = "../../envs/widthlab.yaml"
@@ -121,6 +135,11 @@ def specification(stage):
 
 def given(stage):
     return getattr(PLAN.study.resources, stage)
+
+
+def given_nothing(stage):
+    """Whether a study leaves a stage's resources to the estimate."""
+    return not given(stage).model_fields_set
 
 
 def memory(stage):

@@ -10,6 +10,7 @@ rule data:
         benchmark_file("data")
     wildcard_constraints:
         job="[a-z0-9-]+",
+    localrule: given_nothing("data")
     conda:
         ENVIRONMENT
     threads: threads_of("data")

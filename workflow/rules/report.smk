@@ -20,6 +20,7 @@ rule report:
     # Not among the results, which may be read-only.
     log:
         str(reporting.report_folder(PLAN.study) / "report.log"),
+    localrule: True
     conda:
         ENVIRONMENT
     threads: 1

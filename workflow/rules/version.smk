@@ -10,6 +10,7 @@ rule report:
         **VERSION_REPORT,
     log:
         f"{RESULTS}/logs/report/{VERSION}.log",
+    localrule: True
     conda:
         ENVIRONMENT
     threads: 1
