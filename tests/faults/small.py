@@ -57,7 +57,13 @@ class Running:
         self._process.kill()
         return self.done().code == -signal.SIGKILL
 
+    def stop(self):
+        """Ask the process to stop, as a scheduler does."""
+        self._process.terminate()
+        return self.done()
+
     def done(self):
+        """Wait for the end."""
         self._process.join(PATIENCE)
         return Done(self._process.exitcode, self._terminal.read_text())
 

@@ -8,10 +8,12 @@ import time
 import pytest
 from small import killing, seconds
 
+from widthlab.cli import RETRY
 from widthlab.store.publish import folder
 
 KILLS = 25
 IN_BATCHES = 15
+STOPS = 10
 
 
 def strike(small, what, span, rng):
@@ -72,6 +74,33 @@ def test_a_killed_batch_loses_the_piece_at_hand_only(undisturbed, small, stage):
             small.remove(stage)
     assert partly > 0
     assert small.run(batch).code == 0
+    assert small.digests() == undisturbed.digests()
+    assert small.leftovers() == []
+
+
+@pytest.mark.parametrize("stage", ["train", "extract", "sweep"])
+def test_asked_to_stop_at_random_moments(undisturbed, small, stage):
+    work = small.only(stage)
+    home = folder(small.results, work)
+    shutil.rmtree(home)
+    span = seconds(small.start(work))
+    shutil.rmtree(home)
+    rng, stops, made = random.Random(stage), 0, 0
+    while stops < STOPS:
+        running = small.start(work)
+        time.sleep(rng.uniform(0, span))
+        done = running.stop()
+        # Before the stage has begun and after its end there is nothing to save.
+        assert done.code in (0, RETRY, -signal.SIGTERM), done.terminal
+        assert done.terminal == ""
+        stops += done.code == RETRY
+        span = 0.8 * span if done.code == 0 else span
+        assert small.digests().items() <= undisturbed.digests().items()
+        if small.is_finished(work):
+            made += 1
+            assert made < 4 * STOPS, "it is too quick to be stopped"
+            shutil.rmtree(home)
+    assert small.run(work).code == 0
     assert small.digests() == undisturbed.digests()
     assert small.leftovers() == []
 

@@ -114,8 +114,8 @@ class Laboratory:
             PYTHONPATH=str(self.folder / "src"),
             OMP_NUM_THREADS="1",
             MKL_NUM_THREADS="1",
-            **variables,
         )
+        environment |= variables
         with (self.folder / "output.txt").open("ab") as output:
             return subprocess.Popen(
                 command,

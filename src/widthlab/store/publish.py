@@ -212,8 +212,9 @@ def _error_number(error: Exception) -> int:
     """Return the system's number of an error, 0 if it has none."""
     if isinstance(error, OSError):
         return error.errno or 0
-    # Safetensors tells it in words only.
-    found = re.search(r"\(os error (\d+)\)", str(error))
+    # Safetensors tells it in words only; it is not imported, so that the store stays light.
+    named = type(error).__name__ == "SafetensorError"
+    found = re.search(r"\(os error (\d+)\)", str(error)) if named else None
     return int(found[1]) if found else 0
 
 
