@@ -50,8 +50,8 @@ def submit(laboratory, *arguments):
 def start_training(laboratory, cluster, *arguments):
     """Start the documented command; return its process and its job once training has saved."""
     process = laboratory.start(*DOCUMENTED, *SOON, *arguments)
-    wait_until(lambda: process.poll() is not None or laboratory._saved())
-    assert process.poll() is None, laboratory._output().decode()
+    wait_until(lambda: process.poll() is not None or laboratory.saved())
+    assert process.poll() is None, laboratory.output()
     (job,) = cluster.jobs(laboratory.folder, "train", "running")
     return process, job["JobId"]
 
@@ -149,7 +149,7 @@ def test_a_requeued_job_whose_first_instance_still_runs_finds_it_done(
     wait_until(lambda: cluster.jobs(laboratory.folder, "train", "pending"))
     cluster("scontrol", "update", f"JobId={job}", "StartTime=now")
     assert stray.wait(PATIENCE) == 0
-    assert process.wait(PATIENCE) == 0, laboratory._output().decode()
+    assert process.wait(PATIENCE) == 0, laboratory.output()
     (again,) = cluster.jobs(laboratory.folder, "train")
     assert (again["JobState"], again["Restarts"]) == ("COMPLETED", "1")
     assert "is already there" in training_log(laboratory)
@@ -191,10 +191,10 @@ def test_the_profile_for_any_scheduler_notices_a_killed_job(cluster, finished, l
     forget_training(laboratory)
     command = ("snakemake", "--workflow-profile", "cluster-generic", "--until", "train")
     process = laboratory.start(*command, "--seconds-between-status-checks", "2")
-    wait_until(lambda: process.poll() is not None or laboratory._saved())
+    wait_until(lambda: process.poll() is not None or laboratory.saved())
     (job,) = cluster.jobs(laboratory.folder, state="running")
     cluster("scancel", "--full", "--signal=KILL", job["JobId"])
-    assert process.wait(PATIENCE) == 0, laboratory._output().decode()
+    assert process.wait(PATIENCE) == 0, laboratory.output()
     states = [job["JobState"] for job in cluster.jobs(laboratory.folder)]
     assert len(states) == 2
     assert states[0] != "COMPLETED" == states[1]
