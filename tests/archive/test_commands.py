@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 import yaml
 from click.testing import CliRunner
-from conftest import CORRELATION, VARIANCE, changed_sweep, run
+from small_study import CORRELATION, VARIANCE, changed_sweep, run
 
 import widthlab
 from widthlab import cli, reporting, study

@@ -6,7 +6,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from conftest import changed_sweep, small
+from small_study import changed_sweep, small
 
 from widthlab import WidthlabError
 from widthlab.archive import receipts

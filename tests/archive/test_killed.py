@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 import xarray as xr
-from conftest import run, small
+from small_study import run, small
 
 from widthlab.archive import receipts
 from widthlab.archive.repository import Archive

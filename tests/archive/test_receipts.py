@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from conftest import changed_sweep, small
+from small_study import changed_sweep, small
 
 from widthlab.archive import receipts
 from widthlab.archive.repository import Archive

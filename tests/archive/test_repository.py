@@ -9,7 +9,7 @@ import icechunk
 import numpy as np
 import pytest
 import xarray as xr
-from conftest import VARIANCE, changed_sweep, run, small
+from small_study import VARIANCE, changed_sweep, run, small
 
 from widthlab import WidthlabError, reporting, study
 from widthlab.archive import contents

@@ -7,7 +7,7 @@ import icechunk
 import pytest
 import xarray as xr
 import zarr
-from conftest import changed_sweep, small
+from small_study import changed_sweep, small
 
 from widthlab import WidthlabError
 from widthlab.archive.repository import Archive

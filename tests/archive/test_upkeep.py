@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
-from conftest import run, small
+from small_study import run, small
 
 from widthlab import cli
 from widthlab.archive import upkeep
