@@ -98,7 +98,7 @@ def test_a_killed_run_in_batches_below_an_awkward_path_goes_on(finished, laborat
     laboratory.results.rename(awkward)
     batches = {"checkpoints_per_job": 2, "cells_per_job": 2}
     laboratory.configure(changed(results=AWKWARD, **batches))
-    laboratory.remove(*CHAIN, CHAIN[0].replace("w8", "w16"), "extract variance-mlp-w8-d2")
+    laboratory.remove(*CHAIN, CHAIN[0].replace("w8", "w16"), CHAIN[1].replace("w8", "w16"))
     shutil.rmtree(laboratory.report)
     snakemake = laboratory.start_training()
     os.killpg(snakemake.pid, signal.SIGKILL)
