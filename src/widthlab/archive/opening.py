@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import icechunk
-from filelock import FileLock
 
 from widthlab.archive.location import Location
 from widthlab.errors import WidthlabError
+from widthlab.store.lease import Lease
 
 if TYPE_CHECKING:
     from icechunk import Repository
@@ -20,18 +20,15 @@ if TYPE_CHECKING:
 @contextmanager
 def locked(location: Location) -> Iterator[None]:
     """Hold the right to write an archive; wait where another process has it."""
-    try:
-        location.lock.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(location.lock)
-        lock.acquire()
-    except OSError as error:
-        raise WidthlabError(
-            f"cannot write the archive {location.address}: {location.lock}: {error.strerror}"
-        ) from None
-    try:
+    with ExitStack() as stack:
+        try:
+            location.lock.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(Lease(location.lock))
+        except OSError as error:
+            raise WidthlabError(
+                f"cannot write the archive {location.address}: {location.lock}: {error.strerror}"
+            ) from None
         yield
-    finally:
-        lock.release()
 
 
 @contextmanager
