@@ -62,7 +62,7 @@ class Source:
         self.version = version
         self.table = archive.results(version)
         self.config = contents.config_of(self.table)
-        self.sweeps = {name: s.load() for name, s in sorted(archive.sweeps(version).items())}
+        self.sweeps = dict(sorted(archive.sweeps(version).items()))
         wanted = dict(zip(self._column("address"), self._column("stage"), strict=True))
         found = (e for e in inventory.entries(results) if wanted.get(e.address) == e.stage)
         self.on_disk = [Result(e, m) for e in found if (m := e.finished()) is not None]

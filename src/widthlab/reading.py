@@ -73,14 +73,13 @@ class ArchivedSweeps(Sweeps):
     """The sweeps of one version by experiment, read from the archive alone."""
 
     def __init__(self, archive: Archive, version: Version) -> None:
-        self._sweeps = archive.sweeps(version)
-        self._version = version
+        self._archive, self._version = archive, version
 
     def __getitem__(self, experiment: str) -> xr.Dataset:
         """Return an experiment's sweep; raises WidthlabError where the version has none."""
-        if experiment not in self._sweeps:
-            raise WidthlabError(_unknown("version", experiment, self._sweeps))
-        return self._sweeps[experiment]
+        if experiment not in self._version.sweeps:
+            raise WidthlabError(_unknown("version", experiment, self._version.sweeps))
+        return self._archive.sweep(self._version, experiment)
 
     def cells(self, experiment: str) -> dict[str, xr.Dataset]:
         """Raise WidthlabError: an archive holds sweeps, not the statistics of cells."""
@@ -90,7 +89,7 @@ class ArchivedSweeps(Sweeps):
         )
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._sweeps)
+        return iter(self._version.sweeps)
 
 
 def open(study: str | Path = "config.yaml", *, version: str | None = None) -> Sweeps:

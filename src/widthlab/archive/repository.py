@@ -226,13 +226,19 @@ class Archive:
         raise WidthlabError(f"the archive {self.location.address} has no version {name!r}; {hint}")
 
     def sweeps(self, version: Version) -> dict[str, xr.Dataset]:
-        """Return a version's sweeps by experiment; their values are read when they are used."""
-        return {experiment: self._group(version, experiment) for experiment in version.sweeps}
+        """Return a version's sweeps by experiment, with their values.
+
+        Raises WidthlabError where they are not what was committed.
+        """
+        return {experiment: self.sweep(version, experiment) for experiment in version.sweeps}
+
+    def sweep(self, version: Version, experiment: str) -> xr.Dataset:
+        """Return a version's sweep of one experiment; raises as `sweeps`."""
+        return self._verified(version, experiment)
 
     def results(self, version: Version) -> xr.Dataset:
-        """Return the table of a version's results (see `contents`)."""
-        with explained("read", self.location):
-            return self._group(version, RESULTS).load()
+        """Return the table of a version's results (see `contents`); raises as `sweeps`."""
+        return self._verified(version, RESULTS)
 
     def study(self, version: Version) -> Study:
         """Return the study of a version."""
@@ -249,6 +255,25 @@ class Archive:
 
     # ── parts ───────────────────────────────────────────────────────────────────────────────
 
+    def _verified(self, version: Version, group: str) -> xr.Dataset:
+        """Return a group whose content has the digest that was taken when it was committed."""
+        try:
+            dataset = self._group(version, group).load()
+        except WidthlabError:
+            raise
+        except Exception as error:  # whatever a damaged store raises
+            words = " ".join(str(error).split())[:300] or type(error).__name__
+            raise WidthlabError(
+                f"cannot read {group} of version {version.id} in the archive "
+                f"{self.location.address}: {words}"
+            ) from error
+        if content_digest(dataset) != version.contents[group]:
+            raise WidthlabError(
+                f"the archive {self.location.address} is damaged: in version {version.id} "
+                f"{group} differs from what was committed"
+            )
+        return dataset
+
     def _group(self, version: Version, group: str) -> xr.Dataset:
         with explained("read", self.location):
             session = self.repository.readonly_session(snapshot_id=version.id)
@@ -263,7 +288,8 @@ class Archive:
         self, head: Version | None, table: xr.Dataset, sweeps: Mapping[str, Mapping[str, str]]
     ) -> str:
         """Say in a few words what changed."""
-        old = _cells(self.results(head)) if head else {}
+        # For words alone: an old version that is damaged must not stand in the way of a new one.
+        old = _cells(self._group(head, RESULTS)) if head else {}
         new = _cells(table)
         words = []
         for name in sorted({*old, *new}):
