@@ -140,6 +140,21 @@ def test_a_running_job_that_nobody_knows_keeps_all_that_it_may_read(results, job
     assert sorted(entry.address for entry in found.guarded) == addresses(DATA, TRAIN)
 
 
+def test_while_a_job_that_nobody_knows_runs_receipts_and_training_states_stay(results, job):
+    """Other jobs of its run wait for the receipts, or wait in a queue to go on with training."""
+    waiting = scratch(results, work("train", "mlp-w64"))
+    receipt = results / "receipts" / "train" / "batch-1"
+    for path in (waiting / "state.safetensors", receipt):
+        path.parent.mkdir(parents=True)
+        path.write_text("state")
+    process = job(results / "cells" / "variance-w8-ba9876543210")
+    kinds = {"receipts", "training states"}
+    assert not kinds & {item.kind for item in surplus(results, NOBODY, 0).items}
+    process.kill()
+    process.wait()
+    assert kinds <= {item.kind for item in surplus(results, NOBODY, 0).items}
+
+
 def test_a_forgotten_lease_of_another_machine_does_not_run(results):
     with Lease(folder(results, CELL) / LEASE):
         text = (folder(results, CELL) / LEASE).read_text()

@@ -113,10 +113,12 @@ def surplus(results: Path, needs: Needs, days: float, now: float | None = None) 
             kind: Kind = "results" if finished else "unfinished results"
             size = inventory.size(entry.home)
             items.append(Item(kind, entry.home, size, entry.touched(), entry.home))
-    items.extend(_states(results, found))
-    for path in (path for stage in children(results / RECEIPTS) for path in children(stage)):
-        if path.name not in needs.receipts:
-            items.append(_item("receipts", path))
+    # A run of another study lives by its receipts, and goes on from its training states.
+    if not found.strangers:
+        items.extend(_states(results, found))
+        for path in (path for stage in children(results / RECEIPTS) for path in children(stage)):
+            if path.name not in needs.receipts:
+                items.append(_item("receipts", path))
     ready = [item for item in items if old(item.touched)]
     guarded = [e for e in entries if e.stage in found.guarded_stages and e.address not in kept]
     young = len(items) - len(ready) + sum(e.address in kept - needed for e in entries)
@@ -135,12 +137,13 @@ class _Search:
         self.running = {entry.address for entry in running}
         # A job that runs for another study does not say what it reads: all that it may read stays.
         order = inventory.KEPT_STAGES
-        unknown = [
-            order.index(entry.stage)
+        self.strangers = [
+            entry
             for entry in running
             if entry.address not in needs.inputs and entry.address not in self.finished
         ]
-        self.guarded_stages = set(order[: max(unknown, default=0)])
+        highest = max((order.index(entry.stage) for entry in self.strangers), default=0)
+        self.guarded_stages = set(order[:highest])
 
     def kept(self, young: Iterable[Entry]) -> set[str]:
         """Return the addresses that stay, with the inputs of all that is there of them."""
