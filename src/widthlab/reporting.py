@@ -79,7 +79,7 @@ def publish(study: Study, source: str) -> Path:
     try:
         home.mkdir(parents=True, exist_ok=True)
         for old in home.glob(f".{plan.report.address.rpartition('-')[0]}-*"):
-            old.unlink()
+            old.unlink(missing_ok=True)
         replace_text(home / "claims.json", report.claims)
         replace_text(home / "index.html", report.page)
         if report.complete:
@@ -235,7 +235,7 @@ def provenance_of(plan: Plan, found: Mapping[str, Manifest]) -> Provenance:
     from widthlab.report.page import Provenance
 
     study = plan.study.model_dump(mode="json", exclude_none=True)
-    commits = sorted({str(m.environment["git_commit"]) for m in found.values()})
+    commits = sorted({commit for m in found.values() if (commit := m.environment["git_commit"])})
     return Provenance(
         study=plan.study.name,
         digest=digest(canonical_json(study)),

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import icechunk
 import numpy as np
@@ -252,6 +253,14 @@ def test_reading_a_study_does_not_import_icechunk():
         "sys.exit(any(name in sys.modules for name in ('icechunk', 'xarray', 'torch')))"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_results_made_outside_of_git_name_no_commit(plan):
+    found = {
+        address: replace(manifest, environment={**manifest.environment, "git_commit": None})
+        for address, manifest in reporting.manifests(plan).items()
+    }
+    assert reporting.provenance_of(plan, found).git_commit is None
 
 
 def test_icechunks_own_errors_become_one_sentence(plan, archive, monkeypatch):
