@@ -47,10 +47,12 @@ REPORT = {
 
 # Says which version in the archive holds the sweeps.
 ARCHIVED = str(archived.receipt(PLAN))
-try:
-    archived.discard_stale(PLAN)
-except WidthlabError as error:
-    sys.exit(f"Error: {error}")
+# A job's own Snakemake on a node leaves receipts alone: the one that submitted it lives by them.
+if workflow.is_main_process:
+    try:
+        archived.discard_stale(PLAN)
+    except WidthlabError as error:
+        sys.exit(f"Error: {error}")
 
 
 def receipt(stage):
@@ -92,9 +94,14 @@ def needs(stage):
 
     `ancient` is for the views of the whole chain only: in a run it would stop Snakemake from
     making what is missing below a result that it makes again.
+
+    On a node a job waits for nothing: what went away or was damaged since it was submitted, its
+    stage makes, whereas Snakemake there knows no rule that could.
     """
 
     def inputs(wildcards):
+        if not workflow.is_main_process:
+            return []
         works = PLAN.batch(stage, wildcards.job).works
         return awaited(
             source
