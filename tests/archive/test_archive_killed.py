@@ -23,7 +23,7 @@ from widthlab.store import datasets
 from widthlab.store.publish import payload
 
 KILLS = int(os.environ.get("WIDTHLAB_KILLS", "5"))
-"""How often each test kills; the table in the docs counts a longer run of the same."""
+"""How often each test kills; the table in the docs counts these."""
 
 
 @pytest.fixture(scope="module")
