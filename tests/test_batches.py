@@ -59,6 +59,8 @@ def test_a_job_asks_for_the_memory_of_the_largest_and_the_time_of_all():
     given = JobResources()
     assert batch.memory_mb(given) == largest.memory_mb(given)
     assert batch.minutes(given) >= 10 * (1800 + START_SECONDS) / 60
+    assert batch.minutes(given, on_gpu=True) >= 10 * (1800 / 50 + START_SECONDS) / 60
+    assert batch.minutes(given, on_gpu=True) < batch.minutes(given) / 20
     assert batch.memory_mb(JobResources(memory_mb=7)) == 7
     assert batch.minutes(JobResources(minutes=3)) == 3
 

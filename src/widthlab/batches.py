@@ -42,9 +42,9 @@ class Batch:
         """Return the megabytes to ask a scheduler for."""
         return given.memory_mb or memory_mb(self.costs)
 
-    def minutes(self, given: JobResources) -> int:
-        """Return the minutes to ask a scheduler for."""
-        return given.minutes or minutes(self.costs)
+    def minutes(self, given: JobResources, on_gpu: bool = False) -> int:
+        """Return the minutes to ask a scheduler for, on one core or with a GPU."""
+        return given.minutes or minutes(self.costs, on_gpu)
 
 
 def batches(works: Iterable[Work], most: int | None) -> dict[str, Batch]:

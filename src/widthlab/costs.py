@@ -48,9 +48,15 @@ def memory_mb(costs: Iterable[Cost]) -> int:
     return int((BASELINE_MEMORY + 1.5 * max(cost.memory for cost in costs)) / 1e6)
 
 
-def minutes(costs: Iterable[Cost]) -> int:
-    """Return the minutes to ask a scheduler for: ten times the estimate, ten at the least."""
-    seconds = START_SECONDS + sum(cost.core_seconds for cost in costs)
+def minutes(costs: Iterable[Cost], on_gpu: bool = False) -> int:
+    """Return the minutes to ask a scheduler for: ten times the estimate, ten at the least.
+
+    The estimate is that of the device that the job asks for: of a core, days would be asked for
+    what takes a GPU an hour, and no queue takes such a job.
+    """
+    seconds = START_SECONDS + sum(
+        cost.gpu_seconds if on_gpu else cost.core_seconds for cost in costs
+    )
     return max(10, ceil(10 * seconds / 60))
 
 

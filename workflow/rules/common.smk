@@ -158,7 +158,7 @@ def memory(stage):
 def minutes(stage):
     return lambda wildcards, attempt: attempt * PLAN.batch(
         stage, wildcards.job
-    ).minutes(given(stage))
+    ).minutes(given(stage), on_gpu=computes_on_gpu(stage))
 
 
 def threads_of(stage):
@@ -167,3 +167,7 @@ def threads_of(stage):
 
 def gpus(stage):
     return GPU if given(stage).gpus is None else given(stage).gpus
+
+
+def computes_on_gpu(stage):
+    return stage in ("train", "extract") and gpus(stage) > 0
