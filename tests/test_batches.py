@@ -4,7 +4,7 @@ import pytest
 
 from widthlab import study
 from widthlab.batches import SECONDS, batches, receipt
-from widthlab.costs import START_SECONDS, Cost
+from widthlab.costs import PIECE_SECONDS, START_SECONDS, Cost
 from widthlab.errors import WidthlabError
 from widthlab.plan import Plan, Work
 from widthlab.store.publish import Outcome, folder, publish
@@ -30,9 +30,11 @@ def test_works_keep_their_order_and_none_is_lost():
 
 
 def test_without_a_number_a_batch_takes_about_half_a_minute():
-    assert sizes(batches([work(n, seconds=SECONDS / 3) for n in range(6)], None)) == [3, 3]
+    assert sizes(batches([work(n, seconds=SECONDS / 3.5) for n in range(6)], None)) == [3, 3]
     assert sizes(batches([work(n, seconds=10 * SECONDS) for n in range(3)], None)) == [1, 1, 1]
-    assert sizes(batches([work(n) for n in range(1000)], None)) == [1000]
+    # Reading inputs and publishing take their time, however little there is to compute.
+    many = sizes(batches([work(n) for n in range(1000)], None))
+    assert max(many) == many[0] == SECONDS / PIECE_SECONDS
 
 
 def test_a_given_number_holds_whatever_the_time():
