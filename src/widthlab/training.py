@@ -87,7 +87,7 @@ def train(
     Divergence (a training loss or a weight that is not finite) ends the run with the status
     `diverged`; the snapshots before it are kept, and `diverged_step` is the number of steps taken
     when it was seen. Raises Interrupted on SIGTERM, and WidthlabError where network and data do
-    not fit together.
+    not fit together or a snapshot is no longer what was written.
     """
     scratch.mkdir(parents=True, exist_ok=True)
     with reproducible(device), _terminations() as terminated:
@@ -272,8 +272,13 @@ def _check_batch(model: Model, batch_size: int) -> None:
 def _publish(state: State, diverged_step: int | None, scratch: Path, out: Path) -> Summary:
     """Copy the snapshots to `out`, write the history last, and sum up."""
     out.mkdir(parents=True, exist_ok=True)
-    for name in state.snapshots:
+    for name, digest in state.snapshots.items():
         shutil.copyfile(scratch / name, out / name)
+        # A writer that was taken for dead shares the scratch folder with the one that took over.
+        if file_digest(out / name) != digest:
+            raise WidthlabError(
+                f"{scratch / name} is no longer what this run wrote; repeat the command"
+            )
     status: Literal["finished", "diverged"] = "finished" if diverged_step is None else "diverged"
     write_history(out, {"status": status, "diverged_step": diverged_step, **state.history})
     snapshots = tuple(int(step) for step in state.history["step"] if step is not None)

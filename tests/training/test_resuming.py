@@ -14,6 +14,7 @@ import runs
 
 from widthlab import training
 from widthlab.checkpoints.scratch import CURRENT, PREVIOUS
+from widthlab.errors import WidthlabError
 from widthlab.training import Interrupted
 
 OPTIMISERS = [
@@ -196,3 +197,18 @@ def test_training_outside_the_main_thread_leaves_signals_alone(reference, tmp_pa
     worker.start()
     worker.join()
     assert runs.digests(tmp_path / "run") == expected
+
+
+def test_a_snapshot_that_another_writer_changed_is_not_published(reference, tmp_path):
+    spec, expected = reference
+    folder = tmp_path / "run"
+
+    def log(line):
+        if line.startswith("finished after"):
+            _flip(training.snapshot_path(folder / "scratch", 0))
+
+    with pytest.raises(WidthlabError, match="repeat the command"):
+        runs.run(spec, folder, log)
+    shutil.rmtree(folder / "out")
+    runs.run(spec, folder)
+    assert runs.digests(folder) == expected

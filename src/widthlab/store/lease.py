@@ -13,7 +13,8 @@ Assumed of a network file system: `link` and `rename` are atomic, and `open` ask
 default of NFS; with the mount option `nocto`, patience must exceed `acregmax`). Breakers of one
 lease exclude each other by a short flock where there are flocks. Without them, or with an owner
 that comes to life in the moment of the break, two may write at worst. That is a waste and no
-harm: what they write has unique names until it is published, and `check` comes before that.
+harm: what they write has unique names until it is published, and `check` comes before that. The
+state from which training goes on is shared, and its snapshots are verified before they are used.
 """
 
 from __future__ import annotations
