@@ -130,6 +130,19 @@ def test_a_damaged_result_is_found_before_use_and_moved_aside(tmp_path, damage):
     assert target.read_text() == "a payload"
 
 
+def test_a_result_that_cannot_be_read_is_neither_intact_nor_damaged(tmp_path, monkeypatch):
+    publish(tmp_path, WORK, writer("whole"), print)
+
+    def unreadable(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("widthlab.store.publish.tree_digest", unreadable)
+        with pytest.raises(WidthlabError, match=r"cannot read .*data\.safetensors: Permission"):
+            intact(tmp_path, WORK, print)
+    assert intact(tmp_path, WORK, print)
+
+
 def test_a_result_that_is_not_there_is_not_intact_and_leaves_no_folder(tmp_path):
     assert not intact(tmp_path, WORK, print)
     assert list(tmp_path.iterdir()) == []

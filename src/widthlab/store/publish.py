@@ -86,6 +86,7 @@ def intact(results: Path, work: Work, log: Log) -> bool:
     """Return whether a result is there with the very bytes that its manifest speaks of.
 
     Where a payload or a manifest is damaged, both are moved aside, and the result is missing.
+    Raises WidthlabError where it cannot be read, as another user's in a folder that is not shared.
     """
     home = folder(results, work)
     if home.resolve() in _intact and finished(results, work):
@@ -106,7 +107,15 @@ def intact(results: Path, work: Work, log: Log) -> bool:
 
 def _is_intact(results: Path, work: Work) -> bool:
     manifest = finished(results, work)
-    return manifest is not None and tree_digest(payload(results, work)) == manifest.digest
+    if manifest is None:
+        return False
+    try:
+        return tree_digest(payload(results, work)) == manifest.digest
+    except FileNotFoundError:
+        return False  # deleted while it was read
+    except OSError as error:
+        place = error.filename or payload(results, work)
+        raise WidthlabError(f"cannot read {place}: {error.strerror}") from error
 
 
 def publish(
