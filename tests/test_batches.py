@@ -37,6 +37,19 @@ def test_without_a_number_a_batch_takes_about_half_a_minute():
     assert max(many) == many[0] == SECONDS / PIECE_SECONDS
 
 
+def test_on_a_gpu_a_job_takes_more_works():
+    works = [work(n, seconds=10.0) for n in range(12)]
+    on_core, on_gpu = (sizes(batches(works, None, on_gpu=flag)) for flag in (False, True))
+    assert on_core == [2, 2, 2, 2, 2, 2]
+    assert on_gpu == [12]
+
+
+def test_no_job_asks_for_more_than_a_day():
+    (batch,) = batches([work(0, seconds=1e7)], None).values()
+    assert batch.minutes(JobResources()) == 24 * 60
+    assert batch.minutes(JobResources(minutes=3000)) == 3000
+
+
 def test_a_given_number_holds_whatever_the_time():
     assert sizes(batches([work(n, seconds=1e6) for n in range(4)], 2)) == [2, 2]
 

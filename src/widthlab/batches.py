@@ -47,22 +47,23 @@ class Batch:
         return given.minutes or minutes(self.costs, on_gpu)
 
 
-def batches(works: Iterable[Work], most: int | None) -> dict[str, Batch]:
+def batches(works: Iterable[Work], most: int | None, *, on_gpu: bool = False) -> dict[str, Batch]:
     """Return works of one stage in batches by name.
 
-    A batch has at most `most` works; where that is None it is full after half a minute by
-    estimate. Which works share a batch depends on the plan and not on what is finished, so that
-    every process that reads the study sees the same batches.
+    A batch has at most `most` works; where that is None it is full after half a minute, by
+    estimate, on a core or on a GPU. Which works share a batch depends on the plan and not on what
+    is finished, so that every process that reads the study sees the same batches.
     """
-    found = (_batch(members) for members in _split(works, most))
+    found = (_batch(members) for members in _split(works, most, on_gpu))
     return {batch.name: batch for batch in found}
 
 
-def _split(works: Iterable[Work], most: int | None) -> Iterator[tuple[Work, ...]]:
+def _split(works: Iterable[Work], most: int | None, on_gpu: bool) -> Iterator[tuple[Work, ...]]:
     members: list[Work] = []
     seconds = 0.0
     for work in works:
-        seconds += work.cost.core_seconds
+        own = work.cost.gpu_seconds if on_gpu else work.cost.core_seconds
+        seconds += own
         full = len(members) == most if most is not None else seconds > SECONDS
         # A sweep should not wait for the cells of another.
         apart = members and members[0].specification.get("experiment") != (
@@ -70,7 +71,7 @@ def _split(works: Iterable[Work], most: int | None) -> Iterator[tuple[Work, ...]
         )
         if members and (full or apart):
             yield tuple(members)
-            members, seconds = [], work.cost.core_seconds
+            members, seconds = [], own
         members.append(work)
     if members:
         yield tuple(members)

@@ -25,6 +25,8 @@ disk (measured: 0.1 to 0.3)."""
 STEP_SECONDS = 1e-3
 """The same of a training step, on a core and on a GPU (measured: 1.5e-3 on a slow core)."""
 
+DAY_MINUTES = 24 * 60
+
 UNKNOWN_SAMPLES = 50_000
 """Most samples that are counted for either part of a data set that is not read yet."""
 
@@ -61,15 +63,15 @@ def memory_mb(costs: Iterable[Cost]) -> int:
 
 
 def minutes(costs: Iterable[Cost], on_gpu: bool = False) -> int:
-    """Return the minutes to ask a scheduler for: ten times the estimate, ten at the least.
+    """Return the minutes to ask a scheduler for: ten times the estimate, from ten to a day.
 
-    The estimate is that of the device that the job asks for: of a core, days would be asked for
-    what takes a GPU an hour, and no queue takes such a job.
+    The estimate is that of the device that the job asks for. More than a day is refused by many
+    queues, and not needed: training goes on where it was, with more time at each attempt.
     """
     seconds = START_SECONDS + sum(
         cost.gpu_seconds if on_gpu else cost.core_seconds for cost in costs
     )
-    return max(10, ceil(10 * seconds / 60))
+    return min(max(10, ceil(10 * seconds / 60)), DAY_MINUTES)
 
 
 @dataclass(frozen=True)

@@ -118,14 +118,14 @@ def _set_aside(found: Verification) -> None:
 def gc(study: Path, keep_tags: bool, days: float, delete: bool) -> None:
     """Say which results nobody needs, and with --delete delete them.
 
-    Needed is what the study, an archived version or a running job was or is made of. All else in
-    the study's results folder can go: results, training states from which nobody will go on,
-    damaged copies, leftovers of killed processes, receipts of batches. Downloads, logs and the
-    archive stay. Other studies that share the folder are known by their archived versions only.
+    Needed is what the study, any other that ran on the same results folder in the last 30 days,
+    an archived version or a running job was or is made of. All else in the folder can go: results,
+    training states from which nobody will go on, damaged copies, leftovers of killed processes,
+    receipts of batches. Downloads, logs and the archive stay.
     """
     from widthlab.archive import upkeep
     from widthlab.plan import Plan
-    from widthlab.store import keeping
+    from widthlab.store import keeping, register
     from widthlab.study import read
 
     try:
@@ -142,7 +142,8 @@ def gc(study: Path, keep_tags: bool, days: float, delete: bool) -> None:
             "nothing was deleted"
         )
     archived = upkeep.needed(archive, keep_tags) if archive is not None else set()
-    found = keeping.surplus(plan.results, keeping.Needs.of(plan, archived), days)
+    others = list(register.entries(plan.results))
+    found = keeping.surplus(plan.results, keeping.Needs.of(plan, archived, others), days)
     _print_surplus(found, plan.study, archive, keep_tags)
     if delete:
         done = keeping.delete(_progress("deleting")(found.items))
@@ -164,8 +165,8 @@ def _print_surplus(found: Surplus, study: Study, archive: Archive | None, keep_t
     kept = "tagged versions" if keep_tags else "all archived versions"
     versions = kept if archive is not None else "no versions, for there is no archive yet"
     click.echo(
-        f"{study.results}: kept is what the study {study.name} needs, {versions}, "
-        f"{len(found.running)} running jobs, and what is young ({found.young})"
+        f"{study.results}: kept is what the study {study.name} and others that ran here lately "
+        f"need, {versions}, {len(found.running)} running jobs, and what is young ({found.young})"
     )
     if found.guarded:
         click.echo(
@@ -189,10 +190,6 @@ def _print_surplus(found: Surplus, study: Study, archive: Archive | None, keep_t
     if len(found.items) > SHOWN:
         click.echo(f"{'':16}  and {len(found.items) - SHOWN:,} smaller ones")
     click.echo(f"can be freed: {found.size.bytes:,} bytes in {found.size.files:,} files")
-    click.echo(
-        "Other studies that share this folder and were never archived here are not known: what "
-        "they need and is old enough counts as needed by nobody."
-    )
 
 
 def _print_deletion(done: Deletion) -> None:

@@ -183,10 +183,13 @@ class Plan:
     @cached_property
     def batches(self) -> dict[Stage, dict[str, Batch]]:
         """All work in jobs, by stage and by the job's name."""
+        study = self.study
+        # By what the study says alone: machines that read it differ in what they have.
+        on_gpu = study.device == "cuda"
         return {
             "data": batches(self.data.values(), 1),
-            "train": batches(self.checkpoints.values(), self.study.checkpoints_per_job),
-            "extract": batches(self.cells.values(), self.study.cells_per_job),
+            "train": batches(self.checkpoints.values(), study.checkpoints_per_job, on_gpu=on_gpu),
+            "extract": batches(self.cells.values(), study.cells_per_job, on_gpu=on_gpu),
             "sweep": batches(self.sweeps.values(), 1),
         }
 

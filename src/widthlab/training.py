@@ -301,6 +301,9 @@ def _terminations() -> Iterator[threading.Event]:
         yield event
     finally:
         signal.signal(signal.SIGTERM, before)
+    if event.is_set():
+        # It came when all steps were taken: whoever listens outside should hear of it.
+        signal.raise_signal(signal.SIGTERM)
 
 
 def _is_finite(value: float) -> bool:

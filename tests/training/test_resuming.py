@@ -15,6 +15,7 @@ import runs
 from widthlab import training
 from widthlab.checkpoints.scratch import CURRENT, PREVIOUS
 from widthlab.errors import WidthlabError
+from widthlab.interruption import interruptible
 from widthlab.training import Interrupted
 
 OPTIMISERS = [
@@ -188,6 +189,21 @@ def test_sigterm_saves_and_the_next_run_goes_on(reference, tmp_path):
     lines = []
     runs.run(spec, tmp_path / "run", lines.append)
     assert "resuming after step 13 of 40" in "\n".join(lines)
+    assert runs.digests(tmp_path / "run") == expected
+
+
+def test_sigterm_after_the_last_step_is_heard_outside(reference, tmp_path):
+    spec, expected = reference
+
+    def log(line):
+        if line.startswith("finished after"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted), interruptible():
+        runs.run(spec, tmp_path / "run", log)
+    lines = []
+    runs.run(spec, tmp_path / "run", lines.append)
+    assert "resuming after step 40 of 40" in "\n".join(lines)
     assert runs.digests(tmp_path / "run") == expected
 
 

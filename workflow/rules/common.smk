@@ -9,6 +9,7 @@ from widthlab import reporting
 from widthlab.archive import receipts as archived
 from widthlab.batches import receipt as receipt_of
 from widthlab.store import publish as publishing
+from widthlab.store import register
 
 RESULTS = str(PLAN.results)
 DEVICE = PLAN.study.device

@@ -41,6 +41,7 @@ onstart:
     if not all(map(is_finished, PLAN.sweeps.values())):
         try:
             publishing.check_writable(PLAN.results)
+            register.enter(PLAN)
         except WidthlabError as error:
             sys.exit(f"Error: {error}")
 
@@ -50,8 +51,10 @@ onerror:
     shell(
         "widthlab report --spec {PLAN.report.study_json:q} {STUDY_FILE:q} || true"
     )
+    there = all(publishing.finished(PLAN.results, s) for s in PLAN.sweeps.values())
     print(
-        f"some results are missing; what is finished: {REPORT['page']}",
+        f"{'all results are there, but see above' if there else 'some results are missing'}; "
+        f"what is finished: {REPORT['page']}",
         file=sys.stderr,
     )
 

@@ -1,7 +1,8 @@
 """What to keep of a folder of results, and letting go of the rest.
 
-Kept is what the current study, an archived version or a running job needs, what is young, and
-every input of a result that is kept. The rest can be deleted: an ordinary run makes it again.
+Kept is what the current study, another that ran here lately, an archived version or a running
+job needs, what is young, and every input of a result that is kept. The rest can be deleted: an
+ordinary run makes it again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from widthlab.plan import FOLDERS, Plan
-from widthlab.store import inventory
+from widthlab.store import inventory, register
 from widthlab.store.failure import FAILURE
 from widthlab.store.inventory import DAMAGED, TEMPORARY, Entry, Size, children
 from widthlab.store.manifest import MANIFEST, read
@@ -51,15 +52,20 @@ class Needs:
     inputs: Mapping[str, Collection[str]] = field(default_factory=dict)
     """Inputs of planned work, by address: a running job has no manifest yet that names them."""
     receipts: Collection[str] = ()
-    """Names of the receipts by which Snakemake knows what the current study need not run."""
+    """Names of the receipts by which Snakemake knows what these studies need not run."""
 
     @classmethod
-    def of(cls, plan: Plan, archived: Iterable[str] = ()) -> Needs:
-        """Return what a plan needs, and the addresses that the archive refers to."""
+    def of(
+        cls, plan: Plan, archived: Iterable[str] = (), others: Iterable[register.Entry] = ()
+    ) -> Needs:
+        """Return what a plan, the archive's versions and other studies need."""
         works = list(plan.all_work())
         inputs = {work.address: [source.address for source in work.inputs] for work in works}
-        receipts = frozenset(name for jobs in plan.batches.values() for name in jobs)
-        return cls(frozenset(inputs), frozenset(archived), inputs, receipts)
+        addresses, receipts = set(inputs), {name for jobs in plan.batches.values() for name in jobs}
+        for other in others:
+            addresses |= other.addresses
+            receipts |= other.receipts
+        return cls(frozenset(addresses), frozenset(archived), inputs, frozenset(receipts))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -193,9 +193,8 @@ def _publish(
 def _writing(home: Path, wait: bool = True) -> Iterator[Lease]:
     """Hold the right to write one result; wait where another process has it."""
     try:
-        home.mkdir(parents=True, exist_ok=True)
-        with Lease(home / LEASE, wait=wait) as lease:
-            yield lease
+        with ExitStack() as stack:
+            yield _taken(stack, home, wait)
     except Exception as error:
         number = _error_number(error)
         if number not in _NOT_WRITABLE:
@@ -204,6 +203,15 @@ def _writing(home: Path, wait: bool = True) -> Iterator[Lease]:
         raise NotWritable(
             f"cannot write {place}: {os.strerror(number)}; nothing is lost"
         ) from error
+
+
+def _taken(stack: ExitStack, home: Path, wait: bool) -> Lease:
+    """Take a result's lease for a while; `gc` may remove its folder as empty at any moment."""
+    for _ in range(10):
+        home.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            return stack.enter_context(Lease(home / LEASE, wait=wait))
+    raise WidthlabError(f"{home} vanishes again and again: find out what removes it")
 
 
 def check_writable(results: Path) -> None:
