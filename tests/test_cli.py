@@ -104,7 +104,7 @@ def test_a_batch_runs_by_the_study_and_its_name(finished, plan, tmp_path):
         *("--results", str(tmp_path / "elsewhere"), "--log", str(log)),
     )
     assert (code, out, err) == (0, "", "")
-    assert log.read_text().startswith("widthlab ")
+    assert log.read_text().startswith("widthlab")
     for work in (*batch.works, *plan.checkpoints.values(), *plan.data.values()):
         place = f"{FOLDERS[work.stage]}/{work.address}"
         made, known = read(tmp_path / "elsewhere" / place), read(finished / "results" / place)

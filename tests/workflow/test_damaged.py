@@ -35,12 +35,12 @@ def test_damage_of_every_kind_is_put_right_in_one_run(finished, laboratory):
         # Nothing asks for this sweep but the report.
         "sweep variance": flip(largest(homes["sweep variance"] / "sweep.zarr")),
     }
-    laboratory.finish()
+    terminal = laboratory.finish()
     assert laboratory.digests() == finished.digests()
     assert laboratory.claims() == finished.claims()
     assert laboratory.planned() == []
     logs = [*laboratory.results.glob("logs/*/*.log"), laboratory.report / "report.log"]
-    said = "".join(log.read_text() for log in logs)
+    said = "".join([terminal, *(log.read_text() for log in logs)])
     for name, content in kept.items():
         assert content in {file.read_bytes() for file in aside(homes[name])}, name
         assert f"{homes[name].name} is damaged: " in said, name
