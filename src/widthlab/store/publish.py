@@ -8,7 +8,7 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,9 +99,8 @@ def intact(results: Path, work: Work, log: Log) -> bool:
     with _writing(home):
         if _is_intact(results, work):
             return True
-        for path in (payload(results, work), home / MANIFEST):
-            if path.exists():
-                _set_aside(path, log, f"{work.address} is damaged")
+        for aside in set_aside([home / MANIFEST, payload(results, work)]):
+            log(f"{work.address} is damaged: what was there is {aside} now")
     return False
 
 
@@ -167,7 +166,8 @@ def _publish(
         raise
     lease.check()
     if target.exists():
-        _set_aside(target, log, f"{target} had no valid manifest")
+        for aside in set_aside([target]):
+            log(f"{target} had no valid manifest: it was moved to {aside}")
     manifest = Manifest(
         address=work.address,
         stage=work.stage,
@@ -238,12 +238,20 @@ def _error_number(error: Exception) -> int:
 _NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
-def _set_aside(path: Path, log: Log, why: str) -> None:
+def set_aside(paths: Iterable[Path]) -> list[Path]:
+    """Rename those files and folders that are there, all with one number; return the new names.
+
+    Give a manifest first, so that at no moment its folder looks finished.
+    """
+    there = [path for path in paths if path.exists()]
     number = 1
-    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
+    while any(_aside(path, number).exists() for path in there):
         number += 1
-    path.rename(aside)
-    log(f"{why}: {path.name} was moved to {aside}")
+    return [path.rename(_aside(path, number)) for path in there]
+
+
+def _aside(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.name}.damaged-{number}")
 
 
 def _remove(path: Path) -> None:

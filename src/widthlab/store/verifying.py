@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from widthlab.errors import WidthlabError
+from widthlab.store import publish
 from widthlab.store.inventory import Entry, entries, holding, is_name, running
 from widthlab.store.manifest import MANIFEST, read, tree_digest
 
@@ -95,14 +96,6 @@ def set_aside(damage: Damage) -> list[Path]:
                 raise WidthlabError(f"{entry.name} was not moved aside: {other}")
             if examine(entry) is None:
                 return []
-            parts = [*(p for p in (entry.home / MANIFEST,) if p.exists()), *entry.payloads()]
-            number = 1
-            while any(_aside(part, number).exists() for part in parts):
-                number += 1
-            return [part.rename(_aside(part, number)) for part in parts]
+            return publish.set_aside([entry.home / MANIFEST, *entry.payloads()])
     except OSError as error:
         raise WidthlabError(f"{entry.name} was not moved aside: {error.strerror}") from error
-
-
-def _aside(path: Path, number: int) -> Path:
-    return path.with_name(f"{path.name}.damaged-{number}")
