@@ -249,10 +249,16 @@ def variance_only():
         ({"version": 1.1}, ["--config", "seed=1", "version=1.10"], "1.10"),
         ({"version": float("inf")}, ["--config", "version=1E999"], "1E999"),
         ({"version": 3}, ["--config", "version='3'"], "3"),
-        ({"version": 7}, [], "7"),
         ({"version": "v1"}, ["--config=version=v1"], "v1"),
     ],
 )
 def test_the_version_is_what_was_typed(config, typed, name):
     assert asked(config, ["snakemake", "report", *typed]) == name
     assert config == {}
+
+
+def test_a_version_in_a_study_is_an_unknown_key():
+    config = {"version": 7}
+    assert asked(config, ["snakemake"]) is None
+    with pytest.raises(widthlab.WidthlabError, match="unknown key 'version'"):
+        study.parse({**variance_only(), **config})

@@ -14,16 +14,17 @@ KEY = "version"
 
 
 def asked(config: MutableMapping[str, Any], arguments: Sequence[str]) -> str | None:
-    """Take the version's name out of a configuration; None where there is none.
+    """Take the version's name out of a configuration if it was typed; None where it was not.
 
-    Snakemake reads `version=1.10` as a number; the name is what was typed.
+    Snakemake reads `version=1.10` as a number; the name is what was typed. A key of this name in
+    a study's file stays, to be refused as one that no study has.
     """
-    value = config.pop(KEY, None)
-    if value is None:
+    words = (word.removeprefix("--config=") for word in arguments)
+    typed = [word.partition("=")[2] for word in words if word.startswith(f"{KEY}=")]
+    if not typed:
         return None
-    typed = (word.partition("=")[2] for word in arguments if word.startswith(f"{KEY}="))
-    name = next(typed, str(value))
-    return name.strip("'\"")
+    config.pop(KEY, None)
+    return typed[-1].strip("'\"")
 
 
 def report_files(study: Study, name: str, version: Version | None = None) -> dict[str, str]:
