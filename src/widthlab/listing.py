@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from widthlab import reporting
-from widthlab.costs import START_SECONDS, Cost, memory_mb
+from widthlab.batches import Batch
+from widthlab.costs import START_SECONDS
 from widthlab.plan import Plan, Work
 from widthlab.study import Study
 
@@ -35,44 +36,48 @@ def print_plan(study: Study) -> None:
     for heading in ("all", "done", "jobs", "core", "GPU", "memory", "disk", "files"):
         table.add_column(heading, justify="right", no_wrap=True)
     every = list(plan.all_work())
-    rows = [
-        (words, stage, [w for w in every if w.stage == stage]) for stage, words in STAGES.items()
-    ]
-    for words, _, works in rows:
-        table.add_row(words, *_row(plan, works))
+    for stage, words in STAGES.items():
+        table.add_row(words, *_row(plan, [work for work in every if work.stage == stage]))
     table.add_section()
     table.add_row("all", *_row(plan, every))
     console = Console()
     console.print(table)
     most = max(work.cost.files for work in plan.cells.values())
     console.print(
-        "Jobs and what follows them are of what is still to do. Each job is one submission to a "
-        "scheduler. Times (on one core, or of training and measuring on one GPU), memory (of the "
-        f"largest job), disk and files are estimates; a cell has about {most} files at most."
+        "Jobs and what follows them are of what is still to do. To a scheduler each job of "
+        "checkpoints, cells and sweeps is one submission. Times (on one core, or of training and "
+        "measuring on one GPU), memory (of the largest job), disk and files are estimates; a cell "
+        f"has about {most} files at most."
     )
 
 
 def _row(plan: Plan, works: list[Work]) -> list[str]:
     left = [work for work in works if not _done(plan, work)]
-    jobs = {plan.batch_of[work.address].name: plan.batch_of[work.address] for work in left}
-    costs = [work.cost for work in left]
-    starting = START_SECONDS * len(jobs)
     on_gpu = [work for work in left if work.stage in ("train", "extract")]
-    starting_gpu = START_SECONDS * len({plan.batch_of[w.address].name for w in on_gpu})
+    jobs = _jobs(plan, left)
+    memory = max((_memory_mb(plan, job) for job in jobs), default=None)
+    core = START_SECONDS * len(jobs) + sum(work.cost.core_seconds for work in left)
+    gpu = START_SECONDS * len(_jobs(plan, on_gpu)) + sum(w.cost.gpu_seconds for w in on_gpu)
     return [
         str(len(works)),
         str(len(works) - len(left)),
         str(len(jobs)),
-        _duration(starting + sum(cost.core_seconds for cost in costs)),
-        _duration(starting_gpu + sum(w.cost.gpu_seconds for w in on_gpu)) if on_gpu else "–",
-        f"{max(memory_mb([cost]) for cost in costs) / 1000:.1f} GB" if costs else "–",
-        _bytes(sum(cost.disk for cost in costs)),
-        f"{_files(costs):,}",
+        _duration(core),
+        _duration(gpu) if on_gpu else "–",
+        f"{memory / 1000:.1f} GB" if memory else "–",
+        _bytes(sum(work.cost.disk for work in left)),
+        f"{sum(work.cost.files for work in left):,}",
     ]
 
 
-def _files(costs: Iterable[Cost]) -> int:
-    return sum(cost.files for cost in costs)
+def _jobs(plan: Plan, works: Iterable[Work]) -> list[Batch]:
+    """Return the jobs that make these works."""
+    jobs = {job.name: job for work in works for job in [plan.batch_of[work.address]]}
+    return list(jobs.values())
+
+
+def _memory_mb(plan: Plan, job: Batch) -> int:
+    return job.memory_mb(getattr(plan.study.resources, job.stage))
 
 
 def _done(plan: Plan, work: Work) -> bool:
