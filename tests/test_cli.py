@@ -13,6 +13,7 @@ import yaml
 from click.testing import CliRunner
 
 from widthlab import cli, study
+from widthlab.interruption import RETRY
 from widthlab.plan import FOLDERS, Plan
 from widthlab.store.manifest import read
 
@@ -259,6 +260,28 @@ def test_a_gpu_asked_for_in_vain_is_one_clear_sentence(finished, plan, tmp_path,
 # ── being asked to stop ─────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stage_that_is_asked_to_stop_ends_at_once_with_75(plan, tmp_path, number):
+    """Whatever runs at that moment: nothing below the command gets to see an exception."""
+    script = (
+        "import os, signal, sys; from widthlab import cli, stages\n"
+        "def measure(*anything):\n"
+        "    try:\n"
+        f"        os.kill(os.getpid(), {int(number)})\n"
+        "        [None for _ in range(10**6)]\n"
+        "    except BaseException:\n"
+        "        os._exit(3)\n"
+        "stages.MAKERS['data'] = measure; cli.main()"
+    )
+    (work,) = plan.data.values()
+    log = tmp_path / "data.log"
+    command = ["data", "--results", str(tmp_path), "--log", str(log), "--spec", work.json]
+    done = subprocess.run([sys.executable, "-c", script, *command], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (RETRY, "", "")
+    assert "repeat the command" in log.read_text()
+    assert read(tmp_path / "data" / work.address) is None
+
+
 def test_a_training_that_is_asked_to_stop_saves_exits_75_and_goes_on(finished, tmp_path):
     training = {"steps": 20_000, "snapshots": 2, "save_every": 100, "batch_size": 8}
     long = {"ntk_drift": {**STUDY["experiments"]["ntk_drift"], "width": [4], "training": training}}
@@ -276,7 +299,7 @@ def test_a_training_that_is_asked_to_stop_saves_exits_75_and_goes_on(finished, t
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGTERM)
     out, _ = process.communicate(timeout=300)
-    assert process.returncode == cli.RETRY == 75
+    assert process.returncode == RETRY == 75
     assert "repeat the command to go on" in out.splitlines()[-1]
     assert not (tmp_path / "checkpoints" / work.address / "manifest.json").exists()
 

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from widthlab.plan import Work
     from widthlab.study import Study
 
-RETRY = 75
-"""Exit code of a stage that was asked to stop and saved its state (EX_TEMPFAIL)."""
-
 
 class _Group(click.Group):
     """Commands whose user errors are one message, without a traceback."""
@@ -79,13 +76,13 @@ def _stage(
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[variable] = str(threads)
     from widthlab import stages
-    from widthlab.interruption import Interrupted, interruptible
+    from widthlab.interruption import RETRY, Interrupted, interruptible
 
     with _log_to(log) as say:
         say(shlex.join(["widthlab", *sys.argv[1:]]))
         works = _works(stage, spec, address, study, batch)
         try:
-            with interruptible():
+            with interruptible(say):
                 stages.make_all(results, works, device, say)
         except Interrupted as error:
             say(str(error))

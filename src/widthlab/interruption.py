@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
+
+RETRY = 75
+"""Exit code of a stage that was asked to stop and can be run again (EX_TEMPFAIL)."""
+ADVICE = "interrupted; repeat the command to go on"
 
 
 class Interrupted(Exception):  # noqa: N818 - a request, not an error
@@ -14,9 +19,11 @@ class Interrupted(Exception):  # noqa: N818 - a request, not an error
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """Raise Interrupted on SIGTERM while inside; only the main thread can listen for signals.
+def interruptible(log: Callable[[str], None]) -> Iterator[None]:
+    """End the process with RETRY on SIGTERM or Ctrl-C while inside; only the main thread listens.
 
+    It ends at once, as when killed, which publishing is made for. An exception instead could be
+    raised below a library that swallows it, and the work would go on with something missing.
     Training listens for itself, since it has a state to save.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -24,10 +31,14 @@ def interruptible() -> Iterator[None]:
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise Interrupted("interrupted; repeat the command to go on")
+        # The signal may have come in the midst of writing to the log.
+        with suppress(Exception):
+            log(ADVICE)
+        os._exit(RETRY)
 
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -8,7 +8,7 @@ import time
 import pytest
 from small import killing, seconds
 
-from widthlab.cli import RETRY
+from widthlab.interruption import RETRY
 from widthlab.store.publish import folder
 
 KILLS = 25
