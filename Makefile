@@ -26,12 +26,9 @@ $(READY): envs/requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $@
 
-# One process of tests for each core, up to four; a file of tests stays together, and the slow
-# ones come first.
-SLOW_FIRST := tests/slurm tests/workflow tests/faults tests
-PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# One process of tests for each core, up to four; a file of tests stays together.
 test: env
-	$(BIN)/python -m pytest $(PARALLEL) $(or $(PYTEST),$(SLOW_FIRST))
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST)
 
 lint: env
 	$(BIN)/ruff check .

@@ -29,6 +29,11 @@ PRELOADED = [
 """What processes under test have imported; the last two are the tests' own helpers."""
 
 
+def pytest_collection_modifyitems(items):
+    """Put slow tests first, so that processes side by side end at about the same time."""
+    items.sort(key=lambda item: not any(map(item.get_closest_marker, ("slurm", "workflow"))))
+
+
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory):
     """The tiny study, run once by the documented command."""
