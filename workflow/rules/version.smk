@@ -1,4 +1,4 @@
-# The report of a version, from the archive alone: `snakemake report --config version=NAME`.
+# The report of a version, from the archive alone: `snakemake --cores 1 report --config version=NAME`.
 try:
     VERSION_REPORT = versions.report_files(PLAN.study, VERSION)
 except WidthlabError as error:

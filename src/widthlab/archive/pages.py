@@ -46,5 +46,8 @@ def build(archive: Archive, version: Version, name: str) -> Report:
         f"{version.study} · {name}",
         (Part(experiment, sweeps[experiment]) for experiment in order),
         contents.rows(results),
-        replace(contents.provenance(results), command=f"snakemake report --config version={name}"),
+        replace(
+            contents.provenance(results),
+            command=f"snakemake --cores 1 report --config version={name}",
+        ),
     )
