@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,9 @@ from widthlab.errors import WidthlabError
 from widthlab.experiments.shared.base import Inputs, Measured, Request, Trained
 from widthlab.interruption import Interrupted
 from widthlab.plan import Stage, Work
-from widthlab.specs import Checkpoint, DataSet
+from widthlab.specs import CIFAR, Checkpoint, DataSet
 from widthlab.store import failure
-from widthlab.store.lease import Taken
+from widthlab.store.lease import Lease, Taken
 from widthlab.store.publish import (
     Log,
     NotWritable,
@@ -141,7 +142,13 @@ def _data(results: Path, work: Work, path: Path, device: str, log: Log) -> Outco
 
     specification: TypeAdapter[DataSet] = TypeAdapter(DataSet)
     spec = specification.validate_python(work.specification["data"])
-    prepared = data.prepare(spec, results / "downloads")
+    downloads = results / "downloads"
+    with ExitStack() as stack:
+        if isinstance(spec, CIFAR):
+            # Splits of one download are results of their own, perhaps on several machines.
+            downloads.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(Lease(downloads / f".{spec.name}.lease"))
+        prepared = data.prepare(spec, downloads)
     data.save(prepared, path)
     train, test = len(prepared.train_y), len(prepared.test_y)
     log(f"{work.address}: {train} training and {test} test samples")
