@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,18 +77,31 @@ def publish(study: Study, source: str) -> Path:
         _verify(plan, sweep)
     report = build(plan, source)
     home = report_folder(study)
-    try:
+    with _explained(home):
         home.mkdir(parents=True, exist_ok=True)
         for old in home.glob(f".{plan.report.address.rpartition('-')[0]}-*"):
             old.unlink(missing_ok=True)
-        replace_text(home / "claims.json", report.claims)
-        replace_text(home / "index.html", report.page)
+        write(report, home)
         if report.complete:
             replace_text(stamp(study, plan.report.address), "")
+    return home / "index.html"
+
+
+def write(report: Report, home: Path) -> None:
+    """Write a report's claims and page into a folder; raises WidthlabError where it cannot."""
+    with _explained(home):
+        home.mkdir(parents=True, exist_ok=True)
+        replace_text(home / "claims.json", report.claims)
+        replace_text(home / "index.html", report.page)
+
+
+@contextmanager
+def _explained(home: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         place = error.filename or home
         raise WidthlabError(f"cannot write the report {place}: {error.strerror}") from None
-    return home / "index.html"
 
 
 def _verify(plan: Plan, sweep: Work) -> None:

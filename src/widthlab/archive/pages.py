@@ -11,7 +11,6 @@ from widthlab.archive.repository import Archive, Version
 from widthlab.archive.versions import report_files
 from widthlab.errors import WidthlabError
 from widthlab.reporting import Part, Report
-from widthlab.store.manifest import replace_text
 from widthlab.study import Study
 
 
@@ -20,15 +19,9 @@ def publish(study: Study, name: str) -> Path:
     archive = Archive.open(study)
     version = archive.find(name)
     report = build(archive, version, name)
-    files = {key: Path(path) for key, path in report_files(study, name, version).items()}
-    try:
-        files["page"].parent.mkdir(parents=True, exist_ok=True)
-        replace_text(files["claims"], report.claims)
-        replace_text(files["page"], report.page)
-    except OSError as error:
-        place = error.filename or files["page"].parent
-        raise WidthlabError(f"cannot write the report {place}: {error.strerror}") from None
-    return files["page"]
+    page = Path(report_files(study, name, version)["page"])
+    reporting.write(report, page.parent)
+    return page
 
 
 def build(archive: Archive, version: Version, name: str) -> Report:
