@@ -9,8 +9,7 @@ from widthlab import specs
 from widthlab.experiments.shared.laws import gradient_law, signal_laws
 from widthlab.models import build
 from widthlab.statistics.gradient_correlation import squared_correlation
-from widthlab.statistics.gradients import gradients_over_draws
-from widthlab.statistics.signals import signals_over_draws
+from widthlab.statistics.over_draws import over_draws
 
 PERCEPTRON = TypeAdapter(specs.Perceptron)
 
@@ -43,7 +42,7 @@ def draw(architecture, width, depth, draws, inputs=2):
     model = build(network, (32,), outputs=1, seed=0)
     x = torch.randn(inputs, 32, generator=torch.Generator().manual_seed(3))
     x = x * (32**0.5 / x.norm(dim=1, keepdim=True))
-    return model, x, signals_over_draws(model, x, draws, seed=11)["signal_variance"].to_numpy()
+    return model, x, over_draws(model, x, draws, seed=11)["signal_variance"].to_numpy()
 
 
 @pytest.mark.parametrize("options", WITH_A_BLOCK_LAW, ids=lambda o: "-".join(map(str, o.values())))
@@ -90,7 +89,7 @@ def test_narrow_relu_networks_follow_the_exact_law_of_logarithms():
 def test_the_gradient_law_is_that_of_the_networks():
     architecture = specs.MLP(activation="relu")
     model, x, _ = draw(architecture, 10, 3, draws=8)
-    moments = gradients_over_draws(model, x, draws=2500, seed=5)
+    moments = over_draws(model, x, draws=2500, seed=5, measure=["gradients"])
     measured = squared_correlation(moments["m22"], moments["m2"])
     law = gradient_law(architecture, 10, 3)
     distance = np.abs(measured["estimate"].to_numpy() - law)

@@ -17,7 +17,7 @@ from widthlab.statistics.gradient_correlation import (
     signed_correlation,
     squared_correlation,
 )
-from widthlab.statistics.gradients import gradients_over_draws
+from widthlab.statistics.over_draws import over_draws
 
 
 def made(draws: int = 9, layers: int = 3, inputs: int = 4) -> xr.Dataset:
@@ -140,7 +140,7 @@ def test_exact_law(activation: str, slope: float, width: int) -> None:
     network = specs.Network(architecture=architecture, width=width, depth=depth)
     model = models.build(network, (8,), 1, seed=0)
     x = torch.randn(2, 8, generator=torch.Generator().manual_seed(5))
-    found = gradients_over_draws(model, x, DRAWS, seed=11)
+    found = over_draws(model, x, DRAWS, seed=11, measure=["gradients"])
     squared = squared_correlation(found["m22"], found["m2"])
     above = depth - np.arange(depth + 1)
     exact = (1 + slope / width) ** above - 1

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from widthlab import models, specs
 from widthlab.errors import WidthlabError
-from widthlab.statistics.gradients import gradients_over_draws, moments, signal_gradients
+from widthlab.statistics.gradients import moments, signal_gradients
+from widthlab.statistics.over_draws import over_draws
 
 
 def mlp(width: int, depth: int, **options: Any) -> models.Model:
@@ -104,7 +105,7 @@ def test_moments_of_a_single_neuron_have_no_pairs() -> None:
 def test_draws_are_those_of_the_initialisation_one_by_one(options: dict[str, Any]) -> None:
     model, x = mlp(6, 2, **options), inputs().float()
     before = copy.deepcopy(model.state_dict())
-    found = gradients_over_draws(model, x, 4, seed=3)
+    found = over_draws(model, x, 4, seed=3, measure=["gradients"])
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert found["m22"].dims == ("draw", "layer", "input")
     assert list(found["neurons"].values) == [5, 6, 6]
@@ -116,12 +117,12 @@ def test_draws_are_those_of_the_initialisation_one_by_one(options: dict[str, Any
             for index, name in enumerate(("gradient_norm", "m2", "m22", "m11")):
                 assert found[name].dtype == np.float64
                 np.testing.assert_allclose(found[name][draw, layer], expected[index], rtol=1e-12)
-    again = gradients_over_draws(model, x, 2, seed=np.random.SeedSequence(3))
+    again = over_draws(model, x, 2, seed=np.random.SeedSequence(3), measure=["gradients"])
     np.testing.assert_array_equal(again["m2"], found["m2"][:2])
 
 
 def test_metadata() -> None:
-    found = gradients_over_draws(mlp(6, 2), inputs().float(), 2, seed=1)
+    found = over_draws(mlp(6, 2), inputs().float(), 2, seed=1, measure=["gradients"])
     assert found.attrs["engine"] == "dense"
     assert found.attrs["dtype"] == "float32"
     assert all(v.attrs["units"] == "1" and v.attrs["description"] for v in found.values())

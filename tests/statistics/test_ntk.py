@@ -15,9 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from widthlab import models, specs
 from widthlab.errors import WidthlabError
 from widthlab.models.layers import Dense
-from widthlab.statistics.gradients import gradients_over_draws
 from widthlab.statistics.ntk import check_ntk, empirical_ntk
-from widthlab.statistics.signals import signals_over_draws
+from widthlab.statistics.over_draws import over_draws
 
 
 @pytest.fixture(autouse=True)
@@ -354,6 +353,6 @@ def test_gpu_equals_cpu() -> None:
     expected = empirical_ntk(model, x)
     kernel = empirical_ntk(model.cuda(), x)
     torch.testing.assert_close(kernel, expected, rtol=1e-9, atol=1e-12)
-    for measure in (signals_over_draws, gradients_over_draws):
-        xr.testing.assert_allclose(measure(model, x, 2, 0), measure(model.cpu(), x, 2, 0))
-        model.cuda()
+    both = ("signals", "gradients")
+    there = over_draws(model, x, 2, 0, measure=both)
+    xr.testing.assert_allclose(there, over_draws(model.cpu(), x, 2, 0, measure=both))

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from widthlab import models, specs
 from widthlab.errors import WidthlabError
-from widthlab.statistics.signals import signal_statistics, signals_over_draws
+from widthlab.statistics.over_draws import over_draws
+from widthlab.statistics.signals import signal_statistics
 
 
 def mlp(width: int = 12, depth: int = 3, **options: Any) -> models.Model:
@@ -67,7 +68,7 @@ def test_chosen_pairs() -> None:
 
 def test_draws_are_those_of_the_initialisation_one_by_one() -> None:
     model, x = mlp(), inputs()
-    found = signals_over_draws(model, x, 5, seed=3)
+    found = over_draws(model, x, 5, seed=3)
     assert found["signal_variance"].dims == ("draw", "layer", "input")
     assert found["correlation"].dims == ("draw", "layer", "pair")
     assert all(found[name].dtype == np.float64 for name in found.data_vars)
@@ -79,12 +80,12 @@ def test_draws_are_those_of_the_initialisation_one_by_one() -> None:
         for name in found.data_vars:
             np.testing.assert_array_equal(found[name][draw], expected[name])
     assert float(found["signal_variance"].std("draw").min("input")[1]) > 0
-    again = signals_over_draws(model, x, 3, seed=np.random.SeedSequence(3))
+    again = over_draws(model, x, 3, seed=np.random.SeedSequence(3))
     np.testing.assert_array_equal(again["signal_mean"], found["signal_mean"][:3])
 
 
 def test_relu_variance_is_kept_on_average() -> None:
-    q = signals_over_draws(mlp(width=32), inputs(1), 600, seed=0)["signal_variance"][:, :, 0]
+    q = over_draws(mlp(width=32), inputs(1), 600, seed=0)["signal_variance"][:, :, 0]
     error = q.std("draw", ddof=1) / np.sqrt(600)
     # Layer 0 is the input; E q_l = q_0 for every l, to be met within 4 standard errors.
     assert (abs(q.mean("draw") - q[0, 0])[1:] < 4 * error[1:]).all()
@@ -93,7 +94,7 @@ def test_relu_variance_is_kept_on_average() -> None:
 
 def test_dead_signals_are_recorded() -> None:
     model, x = mlp(width=1, depth=3), inputs(2)
-    found = signals_over_draws(model, x, 60, seed=0)
+    found = over_draws(model, x, 60, seed=0)
     dead = found["signal_variance"][:, 3] == 0
     assert found.sizes["draw"] == 60
     assert 0 < int(dead.sum()) < dead.size
@@ -128,7 +129,7 @@ def test_feature_maps_count_channels_times_positions() -> None:
 def test_any_module_with_signals_overwritten_in_place() -> None:
     model = nn.Sequential(nn.Linear(5, 6), nn.ReLU(inplace=True), nn.Linear(6, 2)).eval()
     x = inputs()
-    found = signals_over_draws(model, x, 2, 0, signals=["0", "1"], initialise=redraw)
+    found = over_draws(model, x, 2, 0, names=["0", "1"], initialise=redraw)
     assert float(found["signal_variance"][:, 0].min()) > float(found["signal_variance"][:, 1].min())
     one = signal_statistics(model, x, signals=["0", "1"])
     z = model[0](x).detach().double()
@@ -140,18 +141,18 @@ def test_any_module_with_signals_overwritten_in_place() -> None:
 def test_the_model_is_put_back() -> None:
     model = mlp(normalisation="batch")
     before = copy.deepcopy(model.state_dict())
-    signals_over_draws(model, inputs(), 3, seed=1)
+    over_draws(model, inputs(), 3, seed=1)
     assert model.training
     for key, value in model.state_dict().items():
         assert torch.equal(value, before[key])
     with pytest.raises(RuntimeError):
-        signals_over_draws(model, inputs(4, 9), 3, seed=1)
+        over_draws(model, inputs(4, 9), 3, seed=1)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert not any(module._forward_hooks for module in model.modules())
 
 
 def test_metadata() -> None:
-    found = signals_over_draws(mlp(), inputs(), 2, seed=1)
+    found = over_draws(mlp(), inputs(), 2, seed=1)
     assert found.attrs["engine"] == "dense"
     assert found.attrs["dtype"] == "float32"
     assert found.attrs["batch_normalisation"] == "none"
@@ -168,7 +169,7 @@ def test_refused() -> None:
     with pytest.raises(WidthlabError, match="signal '7' is not a module"):
         signal_statistics(model, inputs(), signals=["7"])
     with pytest.raises(WidthlabError, match="draws must be at least 1"):
-        signals_over_draws(mlp(), inputs(), 0, seed=0)
+        over_draws(mlp(), inputs(), 0, seed=0)
     model[0].spare = nn.Linear(1, 1)
     with pytest.raises(WidthlabError, match="not reached"):
         signal_statistics(model, inputs(), signals=["0", "0.spare"])

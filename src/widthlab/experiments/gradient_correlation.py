@@ -17,8 +17,8 @@ from widthlab.experiments.shared.base import Inputs, Measured, Request
 from widthlab.experiments.shared.random_draws import (
     DrawsCell,
     DrawsSection,
-    draws_model,
     draws_requests,
+    measure_draws,
 )
 
 if TYPE_CHECKING:
@@ -56,10 +56,7 @@ def cells(section: Section, seed: int) -> list[Request]:
 
 def extract(cell: Cell, inputs: Inputs) -> xr.Dataset:
     """Return gradient norms and pair moments by layer, over draws."""
-    from widthlab.statistics.gradients import gradients_over_draws
-
-    model, x = draws_model(cell, inputs)
-    return gradients_over_draws(model, x, cell.draws, inputs.seeds)
+    return measure_draws(cell, inputs, ["gradients"])
 
 
 # ── the sweep ───────────────────────────────────────────────────────────────────────────────

@@ -17,8 +17,8 @@ from widthlab.experiments.shared.base import Inputs, Measured, Request
 from widthlab.experiments.shared.random_draws import (
     DrawsCell,
     DrawsSection,
-    draws_model,
     draws_requests,
+    measure_draws,
 )
 from widthlab.specs import Perceptron
 
@@ -62,10 +62,7 @@ def cells(section: Section, seed: int) -> list[Request]:
 
 def extract(cell: Cell, inputs: Inputs) -> xr.Dataset:
     """Return signal variance and mean by layer, and correlations of inputs, over draws."""
-    from widthlab.statistics.signals import signals_over_draws
-
-    model, x = draws_model(cell, inputs)
-    return signals_over_draws(model, x, cell.draws, inputs.seeds)
+    return measure_draws(cell, inputs, ["signals"])
 
 
 # ── the sweep ───────────────────────────────────────────────────────────────────────────────

@@ -14,7 +14,7 @@ from widthlab.models.model import Model, initialise
 from widthlab.models.residual_mlp import ResidualMLP
 from widthlab.models.resnet import ResNet20
 
-__all__ = ["BUILDERS", "Model", "build", "initialise"]
+__all__ = ["BUILDERS", "Model", "build", "initialise", "skeleton"]
 
 
 def _mlp(network: specs.Network, input_shape: tuple[int, ...], outputs: int) -> Model:
@@ -58,3 +58,12 @@ def build(network: specs.Network, input_shape: tuple[int, ...], outputs: int, se
     model = BUILDERS[network.architecture.name](network, input_shape, outputs)
     initialise(model, torch.Generator().manual_seed(seed))
     return model
+
+
+def skeleton(network: specs.Network, input_shape: tuple[int, ...], outputs: int) -> Model:
+    """Return the modules of a network without memory for their parameters (on torch's meta device).
+
+    Raises WidthlabError as `build` does.
+    """
+    with torch.device("meta"):
+        return BUILDERS[network.architecture.name](network, input_shape, outputs)

@@ -119,9 +119,28 @@ def runs(signals: Sequence[Tensor]) -> list[Tensor]:
     return [torch.stack(run) for run in found]
 
 
+def coordinates(draws: int, layers: int, inputs: int, neurons: Sequence[int]) -> dict[str, object]:
+    """Return the coordinates of statistics (draw, layer, input), with N of every layer."""
+    return {
+        "draw": np.arange(draws),
+        "layer": np.arange(layers),
+        "input": np.arange(inputs),
+        "neurons": (
+            "layer",
+            np.array(neurons, dtype=np.int64),
+            {"units": "1", "description": "N, entries of the signal of one input"},
+        ),
+    }
+
+
+def has_batch_normalisation(model: nn.Module) -> bool:
+    """Say whether any module couples the inputs of a batch."""
+    return any(isinstance(module, _BatchNorm) for module in model.modules())
+
+
 def conditions(model: nn.Module, names: Sequence[str], dtype: torch.dtype) -> dict[str, object]:
     """Return the attributes that say how a dataset was measured."""
-    batch = any(isinstance(module, _BatchNorm) for module in model.modules())
+    batch = has_batch_normalisation(model)
     return {
         "engine": "dense",
         "dtype": str(dtype).removeprefix("torch."),

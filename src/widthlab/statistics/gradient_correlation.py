@@ -43,7 +43,7 @@ def signed_correlation(
     """Return E[m11]/E[m2] as `squared_correlation` does, with its `sampling_floor` beside it.
 
     The floor is the standard error to expect where the true value is zero; `sampling_floor` says
-    how it is made. `m2` needs the coordinate `neurons`, as `gradients_over_draws` gives it. Where
+    how it is made. `m2` needs the coordinate `neurons`, as `over_draws` gives it. Where
     `m22` is given the floor takes the squared correlation into account.
     """
 

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from widthlab import models
 from widthlab.errors import WidthlabError
-from widthlab.statistics.draws import (
-    Initialise,
-    Seed,
-    beside,
-    conditions,
-    generators,
-    measuring,
-    runs,
-    signal_names,
-    tapped,
-)
+from widthlab.statistics.draws import beside, coordinates, signal_names, tapped
 
 MOMENTS = {
     "gradient_norm": "|g_l|, norm over neurons of the gradient of output 0 by the signal h_l",
@@ -44,12 +32,12 @@ def signal_gradients(
     mode is left to the caller). Raises WidthlabError where the output is not of shape (n, C).
     """
     names = signal_names(model, signals)
-    taps = _Taps(names)
+    taps = Taps(names)
     with tapped(model, names, taps.tap):
         return taps.gradients(model, x)
 
 
-class _Taps:
+class Taps:
     """Where the carried signals are in the autograd graph of a forward pass."""
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -106,55 +94,24 @@ def moments(gradient: Tensor) -> Tensor:
     )
 
 
-def gradients_over_draws(
-    model: nn.Module,
-    x: Tensor,
-    draws: int,
-    seed: Seed,
-    *,
-    signals: Sequence[str] | None = None,
-    initialise: Initialise = models.initialise,
-) -> xr.Dataset:
-    """Measure the gradients by the carried signals for `draws` random draws of all parameters.
+def dataset(values: Tensor, neurons: Sequence[int], attributes: dict[str, object]) -> xr.Dataset:
+    """Return `MOMENTS` (draw, moment, layer, input) with names, units and descriptions.
 
-    Returns a dataset of the `MOMENTS` with dimensions (draw, layer, input), one gradient for each
-    input in x (n, …), and the number of neurons N of every layer as the coordinate `neurons`. A
-    dead layer has zeros. Draw d depends on `seed` and d only. Inputs of one draw share its
-    weights, so that only draws are independent. Batch normalisation uses the statistics of the
-    inputs. Parameters, buffers and modes of the model are put back after.
+    `neurons` are N of every layer, and `attributes` say how the moments were measured.
     """
-    names = signal_names(model, signals)
-    taps = _Taps(names)
-    taken: list[Tensor] = []
-    neurons: list[int] = []
-    with measuring(model), tapped(model, names, taps.tap):
-        for generator in generators(seed, draws):
-            initialise(model, generator)
-            gradients = taps.gradients(model, x)
-            neurons = [gradient[0].numel() for gradient in gradients]
-            taken.append(torch.cat([moments(run) for run in runs(gradients)], dim=1))
-    values = torch.stack(taken).cpu().numpy()
+    draws, _, layers, inputs = values.shape
     return xr.Dataset(
         {
             name: (
                 ("draw", "layer", "input"),
-                values[:, index],
+                values[:, index].cpu().numpy(),
                 {"units": "1", "description": description},
             )
             for index, (name, description) in enumerate(MOMENTS.items())
         },
-        coords={
-            "draw": np.arange(draws),
-            "layer": np.arange(len(names)),
-            "input": np.arange(x.shape[0]),
-            "neurons": (
-                "layer",
-                np.array(neurons, dtype=np.int64),
-                {"units": "1", "description": "N, entries of the signal of one input"},
-            ),
-        },
+        coords=coordinates(draws, layers, inputs, neurons),
         attrs={
             "description": "gradients of the first output by the carried signals h_0 … h_L",
-            **conditions(model, names, x.dtype),
+            **attributes,
         },
     )

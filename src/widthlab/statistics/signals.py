@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,14 +11,11 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from widthlab import models
 from widthlab.errors import WidthlabError
 from widthlab.statistics.draws import (
-    Initialise,
-    Seed,
     beside,
     conditions,
-    generators,
+    coordinates,
     measuring,
     runs,
     signal_names,
@@ -47,42 +44,16 @@ def signal_statistics(
     """
     names = signal_names(model, signals)
     x = beside(model, x)
-    record = _Record(_pairs(pairs, x.shape[0]), len(names))
+    record = Record(checked_pairs(pairs, len(x)), len(names))
     with measuring(model), tapped(model, names, record.tap), torch.no_grad():
         model(x.clone())
-    return record.dataset([record.take()], model, names, x.dtype).isel(draw=0, drop=True)
+    found = Signals(*(part[None] for part in record.take()))
+    attributes = conditions(model, names, x.dtype)
+    return dataset(found, record.pairs, record.neurons, attributes).isel(draw=0, drop=True)
 
 
-def signals_over_draws(
-    model: nn.Module,
-    x: Tensor,
-    draws: int,
-    seed: Seed,
-    *,
-    pairs: Pairs | None = None,
-    signals: Sequence[str] | None = None,
-    initialise: Initialise = models.initialise,
-) -> xr.Dataset:
-    """Measure as `signal_statistics` does, for `draws` random draws of all parameters.
-
-    Dimensions are (draw, layer, input) and (draw, layer, pair). Draw d depends on `seed` and d
-    only. Inputs of one draw share its weights, so that only draws are independent. Parameters,
-    buffers and modes of the model are put back after.
-    """
-    names = signal_names(model, signals)
-    x = beside(model, x)
-    record = _Record(_pairs(pairs, x.shape[0]), len(names))
-    taken = []
-    with measuring(model), tapped(model, names, record.tap), torch.no_grad():
-        for generator in generators(seed, draws):
-            initialise(model, generator)
-            model(x.clone())
-            taken.append(record.take())
-    return record.dataset(taken, model, names, x.dtype)
-
-
-def _pairs(pairs: Pairs | None, inputs: int) -> NDArray[np.int64]:
-    """Return the pairs, shape (p, 2), or all of them."""
+def checked_pairs(pairs: Pairs | None, inputs: int) -> NDArray[np.int64]:
+    """Return pairs as an array (p, 2), or all of them; raises WidthlabError for no such input."""
     if pairs is None:
         return np.stack(np.triu_indices(inputs, k=1), axis=1).astype(np.int64)
     array = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
@@ -91,23 +62,38 @@ def _pairs(pairs: Pairs | None, inputs: int) -> NDArray[np.int64]:
     return array
 
 
-@dataclass
-class _Moments:
-    """One forward pass: q and means (layer, input), correlations (layer, pair)."""
+class Signals(NamedTuple):
+    """Moments of carried signals: q and means (…, layer, input), correlations (…, layer, pair)."""
 
     variance: Tensor
     mean: Tensor
     correlation: Tensor
 
 
-class _Record:
+class Pairing:
+    """Pairs of inputs, and which inputs occur in them."""
+
+    def __init__(self, pairs: NDArray[np.int64]) -> None:
+        used, local = np.unique(pairs, return_inverse=True)
+        self.used = torch.from_numpy(used)
+        self.first, self.second = torch.from_numpy(local.reshape(-1, 2)).unbind(1)
+
+    def moments(self, h: Tensor) -> Signals:
+        """Return the moments over neurons of signals h (…, n, N)."""
+        few = len(self.used) < h.shape[-2]
+        seen = h.index_select(-2, self.used.to(h.device)) if few else h
+        gram = seen @ seen.mT
+        norms = gram.diagonal(dim1=-2, dim2=-1).sqrt()
+        product = norms[..., self.first] * norms[..., self.second]
+        correlation = gram[..., self.first, self.second] / product
+        return Signals(torch.linalg.vecdot(h, h) / h.shape[-1], h.mean(-1), correlation)
+
+
+class Record:
     """Keeps the signals of a forward pass, and makes their moments."""
 
     def __init__(self, pairs: NDArray[np.int64], layers: int) -> None:
-        self.pairs = pairs
-        used, local = np.unique(pairs, return_inverse=True)
-        self.used = torch.from_numpy(used)
-        self.local = torch.from_numpy(local.reshape(-1, 2))
+        self.pairs, self.pairing = pairs, Pairing(pairs)
         self.neurons = [0] * layers
         self.signals: list[Tensor | None] = [None] * layers
 
@@ -115,8 +101,8 @@ class _Record:
         """Keep one signal, in a copy, since what follows may overwrite it."""
         self.signals[layer] = h.detach().to(torch.float64, copy=True)
 
-    def take(self) -> _Moments:
-        """Return the moments of the last forward pass, and forget its signals."""
+    def take(self) -> Signals:
+        """Return the moments of the last forward pass by layer, and forget its signals."""
         found = [signal for signal in self.signals if signal is not None]
         if len(found) < len(self.signals):
             raise WidthlabError(
@@ -125,64 +111,47 @@ class _Record:
             )
         self.neurons = [signal[0].numel() for signal in found]
         self.signals = [None] * len(found)
-        parts = [self._moments(run) for run in runs(found)]
-        return _Moments(*(torch.cat(part).cpu() for part in zip(*parts, strict=True)))
+        parts = [self.pairing.moments(run) for run in runs(found)]
+        return Signals(*(torch.cat(part).cpu() for part in zip(*parts, strict=True)))
 
-    def _moments(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return q and mean (layer, input) and correlation (layer, pair) of (layer, n, N)."""
-        few = len(self.used) < h.shape[1]
-        used = h.index_select(1, self.used.to(h.device)) if few else h
-        gram = used @ used.mT
-        norms = gram.diagonal(dim1=1, dim2=2).sqrt()
-        a, b = self.local[:, 0], self.local[:, 1]
-        correlation = gram[:, a, b] / (norms[:, a] * norms[:, b])
-        return torch.linalg.vecdot(h, h) / h.shape[2], h.mean(2), correlation
 
-    def dataset(
-        self,
-        taken: Sequence[_Moments],
-        model: nn.Module,
-        names: Sequence[str],
-        dtype: torch.dtype,
-    ) -> xr.Dataset:
-        """Return the moments of all draws with names, units and descriptions."""
+def dataset(
+    signals: Signals,
+    pairs: NDArray[np.int64],
+    neurons: Sequence[int],
+    attributes: dict[str, object],
+) -> xr.Dataset:
+    """Return moments (draw, layer, …) with names, units and descriptions.
 
-        def variable(
-            part: Sequence[Tensor], last: str, description: str
-        ) -> tuple[tuple[str, ...], NDArray[np.float64], dict[str, str]]:
-            attributes = {"units": "1", "description": description}
-            return ("draw", "layer", last), torch.stack(list(part)).numpy(), attributes
+    `pairs` (p, 2) are the inputs of the correlations, `neurons` N of every layer, and `attributes`
+    say how the moments were measured.
+    """
 
-        return xr.Dataset(
-            {
-                "signal_variance": variable(
-                    [one.variance for one in taken],
-                    "input",
-                    "q = |h|²/N, second moment of the carried signal over neurons",
-                ),
-                "signal_mean": variable(
-                    [one.mean for one in taken], "input", "mean of the carried signal over neurons"
-                ),
-                "correlation": variable(
-                    [one.correlation for one in taken],
-                    "pair",
-                    "h_a·h_b / (|h_a||h_b|) of two inputs; NaN where a signal is zero",
-                ),
-            },
-            coords={
-                "draw": np.arange(len(taken)),
-                "layer": np.arange(len(names)),
-                "input": np.arange(taken[0].mean.shape[1]),
-                "neurons": (
-                    "layer",
-                    np.array(self.neurons, dtype=np.int64),
-                    {"units": "1", "description": "N, entries of the signal of one input"},
-                ),
-                "input_a": ("pair", self.pairs[:, 0], {"description": "first input of the pair"}),
-                "input_b": ("pair", self.pairs[:, 1], {"description": "second input of the pair"}),
-            },
-            attrs={
-                "description": "carried signals h_0 … h_L of a network",
-                **conditions(model, names, dtype),
-            },
-        )
+    def variable(part: Tensor, last: str, description: str) -> tuple[object, ...]:
+        about = {"units": "1", "description": description}
+        return ("draw", "layer", last), part.cpu().numpy(), about
+
+    draws, layers, inputs = signals.mean.shape
+    return xr.Dataset(
+        {
+            "signal_variance": variable(
+                signals.variance,
+                "input",
+                "q = |h|²/N, second moment of the carried signal over neurons",
+            ),
+            "signal_mean": variable(
+                signals.mean, "input", "mean of the carried signal over neurons"
+            ),
+            "correlation": variable(
+                signals.correlation,
+                "pair",
+                "h_a·h_b / (|h_a||h_b|) of two inputs; NaN where a signal is zero",
+            ),
+        },
+        coords={
+            **coordinates(draws, layers, inputs, neurons),
+            "input_a": ("pair", pairs[:, 0], {"description": "first input of the pair"}),
+            "input_b": ("pair", pairs[:, 1], {"description": "second input of the pair"}),
+        },
+        attrs={"description": "carried signals h_0 … h_L of a network", **attributes},
+    )

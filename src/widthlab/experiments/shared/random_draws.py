@@ -1,8 +1,14 @@
-"""The grid of experiments at initialisation: random draws of perceptrons, by width."""
+"""The grid of experiments at initialisation: random draws of perceptrons, by width.
+
+Networks are drawn by one of two engines. `weightfree` samples what is measured exactly in
+distribution without making a weight (`widthlab.ensembles`); `dense` builds the real network and
+differentiates it, and is the reference.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -13,8 +19,11 @@ from widthlab.specs import WHOLE, Count, DataSet, Digits, Network, Perceptron, S
 
 if TYPE_CHECKING:
     import torch
+    import xarray as xr
 
-    from widthlab.models import Model
+    from widthlab.statistics.over_draws import Measure
+
+Engine = Literal["weightfree", "dense"]
 
 
 class DrawsSection(Spec):
@@ -30,6 +39,9 @@ class DrawsSection(Spec):
     """Random networks drawn at every width."""
     inputs: Annotated[Count, Unit("samples")] = 4
     """Training inputs that run through every network, scaled to |x|² = d."""
+    engine: Engine = "weightfree"
+    """How networks are drawn: `weightfree` samples their statistics exactly without making weights,
+    `dense` builds them. Networks with batch normalisation are always built."""
     data: DataSet = Digits()
     """Where the inputs come from."""
 
@@ -49,6 +61,7 @@ class DrawsCell(Spec):
     depth: Count
     draws: Count
     inputs: Count
+    engine: Engine
 
     @property
     def network(self) -> Network:
@@ -67,6 +80,7 @@ def draws_requests(section: DrawsSection) -> list[Request]:
                 depth=section.depth,
                 draws=section.draws,
                 inputs=section.inputs,
+                engine=engine_of(architecture, section.engine),
             )
             slug = slug_of(cell.network)
             cost = _cost(cell, section.data)
@@ -74,28 +88,47 @@ def draws_requests(section: DrawsSection) -> list[Request]:
     return requests
 
 
+def engine_of(architecture: Perceptron, asked: Engine) -> Engine:
+    """Return the engine that draws an architecture, which is `dense` under batch normalisation."""
+    return "dense" if architecture.normalisation == "batch" else asked
+
+
 def _cost(cell: DrawsCell, data: DataSet) -> Cost:
+    stored = 8.0 * cell.draws * (cell.depth + 1) * cell.inputs
+    disk = 3 * stored
+    if cell.engine == "weightfree":
+        # Per neuron and input: normals, bases and activations there and back.
+        numbers = float(cell.inputs * cell.width * cell.depth)
+        flops = cell.draws * numbers * (300 + 20 * cell.inputs)
+        return Cost(flops, memory=40 * numbers + 4 * stored, disk=disk, files=24)
     of = size(cell.network, input_shape(data), 1)
     # A normal number costs about as much as twenty multiplications.
     flops = cell.draws * (20 * of.parameters + 6 * of.multiplications * cell.inputs)
-    stored = 8.0 * cell.draws * (cell.depth + 1) * cell.inputs
-    return Cost(flops, memory=16 * of.parameters + 4 * stored, disk=3 * stored, files=24)
+    return Cost(flops, memory=16 * of.parameters + 4 * stored, disk=disk, files=24)
 
 
-def draws_model(cell: DrawsCell, inputs: Inputs) -> tuple[Model, torch.Tensor]:
-    """Return the network to redraw, with one output, and the inputs to run through it.
+def measure_draws(cell: DrawsCell, inputs: Inputs, measure: Sequence[Measure]) -> xr.Dataset:
+    """Draw a cell's networks, with one output, and measure them (see `statistics.over_draws`)."""
+    from widthlab import ensembles, models
+    from widthlab.statistics.over_draws import over_draws
 
-    Inputs are the first training samples, scaled to |x|² = d so that q_0 = 1. Raises WidthlabError
-    where the data set has fewer.
+    x = sphere(cell.inputs, inputs)
+    if cell.engine == "weightfree":
+        return ensembles.sample(cell.network, x, cell.draws, inputs.seeds, measure=measure)
+    model = models.build(cell.network, (x.shape[1],), outputs=1, seed=0).to(inputs.device)
+    return over_draws(model, x, cell.draws, inputs.seeds, measure=measure)
+
+
+def sphere(count: int, inputs: Inputs) -> torch.Tensor:
+    """Return the first training samples, (count, d), scaled to |x|² = d so that q_0 = 1.
+
+    Raises WidthlabError where the data set has fewer.
     """
-    from widthlab.models import build
-
     x, _ = inputs.data.train(inputs.device)
-    if len(x) < cell.inputs:
+    if len(x) < count:
         raise WidthlabError(
-            f"inputs: {cell.inputs} are asked for, but the data set has {len(x)} training samples"
+            f"inputs: {count} are asked for, but the data set has {len(x)} training samples"
         )
-    flat = x[: cell.inputs].reshape(cell.inputs, -1)
-    flat = flat * (flat.shape[1] ** 0.5 / flat.norm(dim=1, keepdim=True))
-    model = build(cell.network, tuple(flat.shape[1:]), outputs=1, seed=0).to(inputs.device)
-    return model, flat
+    flat = x[:count].reshape(count, -1)
+    scaled: torch.Tensor = flat * (flat.shape[1] ** 0.5 / flat.norm(dim=1, keepdim=True))
+    return scaled
