@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from widthlab.experiments.shared.base import Inputs, Measured, Request
 from widthlab.experiments.shared.random_draws import (
     DrawsCell,
-    DrawsSection,
+    LayersSection,
     draws_requests,
     measure_draws,
 )
@@ -42,7 +42,7 @@ SMALL = 0.1
 """Largest k/N at which the exact form is tested: beyond, heavy tails hide it."""
 
 
-class Section(DrawsSection):
+class Section(LayersSection):
     """Grid of the gradient-correlation experiment."""
 
 
@@ -51,7 +51,7 @@ Cell = DrawsCell
 
 def cells(section: Section, seed: int) -> list[Request]:
     """Return one cell for every architecture and width."""
-    return draws_requests(section)
+    return draws_requests(section, [section.depth])
 
 
 def extract(cell: Cell, inputs: Inputs) -> xr.Dataset:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from widthlab.experiments.shared.base import Inputs, Measured, Request
 from widthlab.experiments.shared.random_draws import (
     DrawsCell,
-    DrawsSection,
+    LayersSection,
     draws_requests,
     measure_draws,
 )
@@ -48,7 +48,7 @@ LEADING = 0.25
 """Largest L/N at which the leading order in 1/N is judged by an exponent."""
 
 
-class Section(DrawsSection):
+class Section(LayersSection):
     """Grid of the variance experiment."""
 
 
@@ -57,7 +57,7 @@ Cell = DrawsCell
 
 def cells(section: Section, seed: int) -> list[Request]:
     """Return one cell for every architecture and width."""
-    return draws_requests(section)
+    return draws_requests(section, [section.depth])
 
 
 def extract(cell: Cell, inputs: Inputs) -> xr.Dataset:

@@ -8,6 +8,7 @@ differentiates it, and is the reference.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -33,8 +34,6 @@ class DrawsSection(Spec):
     """Architectures to draw, by the label that figures show."""
     width: Annotated[Grid, Unit("neurons")]
     """Widths N to sweep."""
-    depth: Annotated[Count, Unit("layers")]
-    """Depth L; every layer up to it is measured."""
     draws: Annotated[int, Field(ge=8), WHOLE, Unit("networks")] = 400
     """Random networks drawn at every width."""
     inputs: Annotated[Count, Unit("samples")] = 4
@@ -53,8 +52,15 @@ class DrawsSection(Spec):
         return self
 
 
+class LayersSection(DrawsSection):
+    """The same, of one depth, for what is measured layer by layer."""
+
+    depth: Annotated[Count, Unit("layers")]
+    """Depth L; every layer up to it is measured."""
+
+
 class DrawsCell(Spec):
-    """One architecture at one width; the draws are a dimension of its statistics."""
+    """One architecture at one size; the draws are a dimension of its statistics."""
 
     architecture: Perceptron
     width: Count
@@ -69,23 +75,29 @@ class DrawsCell(Spec):
         return Network(architecture=self.architecture, width=self.width, depth=self.depth)
 
 
-def draws_requests(section: DrawsSection) -> list[Request]:
-    """Return one cell for every architecture and width."""
-    requests = []
-    for label, architecture in section.models.items():
-        for width in section.width:
-            cell = DrawsCell(
-                architecture=architecture,
-                width=width,
-                depth=section.depth,
-                draws=section.draws,
-                inputs=section.inputs,
-                engine=engine_of(architecture, section.engine),
-            )
-            slug = slug_of(cell.network)
-            cost = _cost(cell, section.data)
-            requests.append(Request(cell, label, slug, section.data, cost=cost))
-    return requests
+def draws_requests(section: DrawsSection, depths: Sequence[int]) -> list[Request]:
+    """Return one cell for every architecture, width and depth."""
+    grid = product(section.models.items(), section.width, depths)
+    return [
+        draws_request(section, label, architecture, width, depth)
+        for (label, architecture), width, depth in grid
+    ]
+
+
+def draws_request(
+    section: DrawsSection, label: str, architecture: Perceptron, width: int, depth: int
+) -> Request:
+    """Return the cell of one network."""
+    cell = DrawsCell(
+        architecture=architecture,
+        width=width,
+        depth=depth,
+        draws=section.draws,
+        inputs=section.inputs,
+        engine=engine_of(architecture, section.engine),
+    )
+    cost = _cost(cell, section.data)
+    return Request(cell, label, slug_of(cell.network), section.data, cost=cost)
 
 
 def engine_of(architecture: Perceptron, asked: Engine) -> Engine:
