@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 import torch
-from pairs import Pair, in_turns, print_table
+from pairs import Pair, core_seconds, in_turns, peak_mb, print_table
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
@@ -42,13 +40,6 @@ def jacobian_ntk(model: nn.Module, x: Tensor) -> Tensor:
         total = part if total is None else total.add_(part)
     assert total is not None
     return total
-
-
-def _used(function: Callable[[], Tensor]) -> float:
-    """Return the core seconds of one call."""
-    start = time.process_time()
-    function()
-    return time.process_time() - start
 
 
 def _mlp() -> Case:
@@ -98,8 +89,8 @@ def rows() -> Iterator[Pair]:
             if not error < 1e-4:
                 raise RuntimeError(f"the two kernels of {name} differ by {error:.1e}")
             times = in_turns(
-                partial(_used, partial(jacobian_ntk, model, x)),
-                partial(_used, partial(empirical_ntk, model, x)),
+                partial(core_seconds, partial(jacobian_ntk, model, x)),
+                partial(core_seconds, partial(empirical_ntk, model, x)),
                 turns=3,
             )
             peaks = _peak(name, "torch.func"), _peak(name, "layerwise")
@@ -108,20 +99,13 @@ def rows() -> Iterator[Pair]:
         torch.set_num_threads(threads)
 
 
-def _peak_so_far() -> int:
-    """Return the largest resident memory of this process so far, in kB (Linux)."""
-    # Not ru_maxrss, which a child process takes over from its parent.
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0])
-
-
 def _print_peak(case: str, way: str) -> None:
     """Print by how many MB one way raises the peak memory of this process."""
     torch.set_num_threads(1)
     model, x = CASES[case][0]()
-    before = _peak_so_far()
+    before = peak_mb()
     WAYS[way](model.eval(), x)
-    print(f"{(_peak_so_far() - before) / 1024:.0f}")
+    print(f"{peak_mb() - before:.0f}")
 
 
 def _peak(case: str, way: str) -> float:

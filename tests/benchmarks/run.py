@@ -9,11 +9,12 @@ import sys
 from itertools import chain
 
 import bench_archive
+import bench_ensembles
 import bench_ntk
 import bench_plan
 from pairs import print_table
 
 if __name__ == "__main__":
-    sys.exit(
-        0 if print_table(chain(bench_ntk.rows(), bench_plan.rows(), bench_archive.rows())) else 1
-    )
+    benchmarks = (bench_ntk, bench_ensembles, bench_plan, bench_archive)
+    rows = chain.from_iterable(benchmark.rows() for benchmark in benchmarks)
+    sys.exit(0 if print_table(rows) else 1)

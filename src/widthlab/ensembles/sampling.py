@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 import xarray as xr
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from widthlab import specs
@@ -16,7 +17,7 @@ from widthlab.errors import WidthlabError
 from widthlab.models import Model
 from widthlab.statistics import gradients, signals
 from widthlab.statistics.draws import Seed, tapped
-from widthlab.statistics.over_draws import Measure, kernels_dataset
+from widthlab.statistics.over_draws import Measure, kernels_dataset, merged
 
 BLOCK = {"cpu": 2**18, "cuda": 2**24}
 """Numbers in the signals of one layer that are handled at once: as many as a cache holds."""
@@ -44,108 +45,107 @@ def sample(
     if draws < 1:
         raise WidthlabError(f"draws must be at least 1, not {draws}")
     flat = x.reshape(len(x), -1).to(torch.float64)
-    kinds = tuple(measure)
-    parts = [
-        _Batch(network, flat, size, generator, kinds, pairs).run()
-        for size, generator in _batches(network, flat, draws, seed, kinds)
-    ]
-    names = parts[0].names
-    attributes: dict[str, object] = {
-        "engine": "weightfree",
-        "dtype": "float64",
-        "accumulation_dtype": "float64",
-        "batch_normalisation": "none",
-        "signals": list(names),
-    }
-    neurons = parts[0].neurons
-    found = []
-    if "signals" in kinds:
-        moments = zip(*(part.signals() for part in parts), strict=True)
-        whole = signals.Signals(*(torch.cat(one) for one in moments))
-        found.append(signals.dataset(whole, parts[0].pairs, neurons, attributes))
-    if "gradients" in kinds:
-        slopes = torch.cat([torch.stack(part.slopes, dim=2) for part in parts], dim=1)
-        found.append(gradients.dataset(slopes.transpose(0, 1), neurons, attributes))
-    if "ntk" in kinds:
-        found.append(kernels_dataset(torch.cat([part.kernel for part in parts]), attributes))
-    return xr.merge(found, compat="equals", join="exact", combine_attrs="drop_conflicts")
-
-
-def _batches(
-    network: specs.Network, x: Tensor, draws: int, seed: Seed, measure: Sequence[Measure]
-) -> Iterator[tuple[int, torch.Generator]]:
-    """Yield the size and the generator of every batch of draws."""
+    generator = torch.Generator(x.device)
+    model = weightfree(network, flat.shape[1], generator)
+    record = _Record(model, flat, draws, tuple(measure), signals.checked_pairs(pairs, len(x)))
+    size = _batch_size(network, flat, backward=record.backward)
     root = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+    for batch, first in enumerate(range(0, draws, size)):
+        child = np.random.SeedSequence(root.entropy, spawn_key=(*root.spawn_key, batch))
+        generator.manual_seed(int(child.generate_state(1, np.uint64)[0]))
+        record.run(slice(first, min(first + size, draws)))
+    return record.dataset()
+
+
+def _batch_size(network: specs.Network, x: Tensor, *, backward: bool) -> int:
+    """Return how many draws run together."""
     signal = len(x) * network.width
     size = BLOCK[x.device.type] // signal
-    if set(measure) - {"signals"}:
+    if backward:
         two_layer = getattr(network.architecture, "branch", "") == "two_layer"
         kept = KEPT * 8 * signal * network.depth * (1 + two_layer)
         size = min(size, int(MEMORY / kept))
-    size = max(1, size)
-    for batch, first in enumerate(range(0, draws, size)):
-        child = np.random.SeedSequence(root.entropy, spawn_key=(*root.spawn_key, batch))
-        generator = torch.Generator(x.device)
-        generator.manual_seed(int(child.generate_state(1, np.uint64)[0]))
-        yield min(size, draws - first), generator
+    return max(1, size)
 
 
-class _Batch:
-    """Draws that run together, and what is measured of them layer by layer."""
+class _Record:
+    """What is measured of all draws; a batch of them fills its rows, layer by layer.
+
+    Room for the results is made once: small results that are kept among large buffers that are
+    not would leave the heap full of holes.
+    """
 
     def __init__(
         self,
-        network: specs.Network,
+        model: Model,
         x: Tensor,
         draws: int,
-        generator: torch.Generator,
         measure: Sequence[Measure],
-        pairs: signals.Pairs | None,
+        pairs: NDArray[np.int64],
     ) -> None:
-        self.model: Model = weightfree(network, x.shape[1], generator)
-        self.x = x.expand(draws, *x.shape)
-        self.measure = measure
-        self.pairs = signals.checked_pairs(pairs, len(x))
-        self.pairing = signals.Pairing(self.pairs)
-        self.names = self.model.signals
-        self.neurons = [0] * len(self.names)
-        self.moments: list[signals.Signals] = []
-        self.slopes: list[Tensor] = [torch.empty(0)] * len(self.names)
-        self.kernel = x.new_zeros(draws, len(x), len(x))
-
-    def run(self) -> _Batch:
-        """Draw and measure."""
-        backward = bool({"gradients", "ntk"} & set(self.measure))
-        if "ntk" in self.measure:
-            for module in self.model.modules():
+        self.model, self.x, self.measure, self.pairs = model, x, measure, pairs
+        self.pairing = signals.Pairing(pairs)
+        layers, inputs = len(model.signals), len(x)
+        self.neurons = [0] * layers
+        self.moments = signals.Signals(
+            x.new_empty(draws, layers, inputs),
+            x.new_empty(draws, layers, inputs),
+            x.new_empty(draws, layers, len(pairs)),
+        )
+        self.slopes = x.new_empty(draws, len(gradients.MOMENTS), layers, inputs)
+        self.kernel = x.new_zeros(draws, inputs, inputs)
+        self.rows = slice(0)
+        self.backward = bool({"gradients", "ntk"} & set(measure))
+        if "ntk" in measure:
+            for module in model.modules():
                 if isinstance(module, Unseen | nn.LayerNorm):
                     module.register_forward_hook(self._kernel_hook)
-        with tapped(self.model, self.names, self._tap), torch.set_grad_enabled(backward):
-            output = self.model(self.x.clone().requires_grad_(backward))
-            if backward:
-                output.sum().backward()
-        return self
 
-    def signals(self) -> signals.Signals:
-        """Return the moments by layer: (draw, layer, input or pair)."""
-        return signals.Signals(
-            *(torch.stack(part, dim=1) for part in zip(*self.moments, strict=True))
-        )
+    def run(self, rows: slice) -> None:
+        """Draw and measure the networks number `rows`."""
+        self.rows = rows
+        x = self.x.expand(rows.stop - rows.start, *self.x.shape).clone()
+        with tapped(self.model, self.model.signals, self._tap):
+            with torch.set_grad_enabled(self.backward):
+                output = self.model(x.requires_grad_(self.backward))
+            if self.backward:
+                output.sum().backward()
+
+    def dataset(self) -> xr.Dataset:
+        """Return what was asked for."""
+        attributes: dict[str, object] = {
+            "engine": "weightfree",
+            "dtype": "float64",
+            "accumulation_dtype": "float64",
+            "batch_normalisation": "none",
+            "signals": list(self.model.signals),
+        }
+        parts = []
+        if "signals" in self.measure:
+            parts.append(signals.dataset(self.moments, self.pairs, self.neurons, attributes))
+        if "gradients" in self.measure:
+            parts.append(gradients.dataset(self.slopes, self.neurons, attributes))
+        if "ntk" in self.measure:
+            parts.append(kernels_dataset(self.kernel, attributes))
+        return merged(parts)
 
     def _tap(self, layer: int, h: Tensor) -> None:
         self.neurons[layer] = h.shape[-1]
         if "signals" in self.measure:
-            self.moments.append(self.pairing.moments(h.detach()))
+            found = self.pairing.moments(h.detach())
+            for whole, part in zip(self.moments, found, strict=True):
+                whole[self.rows, layer] = part
         if "gradients" in self.measure:
 
             def keep(gradient: Tensor) -> None:
-                self.slopes[layer] = gradients.moments(gradient)
+                self.slopes[self.rows, :, layer] = gradients.moments(gradient).transpose(0, 1)
 
             _on_gradient(h, keep)
 
     def _kernel_hook(self, module: nn.Module, args: tuple[Tensor], z: Tensor) -> None:
         """Add the part of one module's parameters to the kernel when its gradient is known."""
         h = args[0].detach()
+        kernel = self.kernel[self.rows]
         if isinstance(module, Unseen):
             # ∂f_a/∂W = scale·δ_a h_aᵀ and ∂f_a/∂b = scale·δ_a.
             inputs = module.weight_scale**2 * (h @ h.mT)
@@ -153,7 +153,7 @@ class _Batch:
                 inputs = inputs + module.bias_scale**2
 
             def dense(gradient: Tensor) -> None:
-                self.kernel += (gradient @ gradient.mT) * inputs
+                kernel.add_((gradient @ gradient.mT) * inputs)
 
             _on_gradient(z, dense)
         else:
@@ -161,7 +161,7 @@ class _Batch:
 
             def norm(gradient: Tensor) -> None:
                 gain = gradient * normalised
-                self.kernel += gain @ gain.mT + gradient @ gradient.mT
+                kernel.add_(gain @ gain.mT + gradient @ gradient.mT)
 
             _on_gradient(z, norm)
 

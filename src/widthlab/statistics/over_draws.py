@@ -102,6 +102,11 @@ def over_draws(
         parts.append(gradients.dataset(torch.stack(slopes), record.neurons, attributes))
     if kernels:
         parts.append(kernels_dataset(torch.stack(kernels), attributes))
+    return merged(parts)
+
+
+def merged(parts: Sequence[xr.Dataset]) -> xr.Dataset:
+    """Return what was measured of the same draws as one dataset."""
     return xr.merge(parts, compat="equals", join="exact", combine_attrs="drop_conflicts")
 
 

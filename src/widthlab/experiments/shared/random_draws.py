@@ -75,17 +75,24 @@ class DrawsCell(Spec):
         return Network(architecture=self.architecture, width=self.width, depth=self.depth)
 
 
-def draws_requests(section: DrawsSection, depths: Sequence[int]) -> list[Request]:
-    """Return one cell for every architecture, width and depth."""
+def draws_requests(
+    section: DrawsSection, depths: Sequence[int], measure: Sequence[Measure] = ("signals",)
+) -> list[Request]:
+    """Return one cell for every architecture, width and depth, in which `measure` is measured."""
     grid = product(section.models.items(), section.width, depths)
     return [
-        draws_request(section, label, architecture, width, depth)
+        draws_request(section, label, architecture, width, depth, measure)
         for (label, architecture), width, depth in grid
     ]
 
 
 def draws_request(
-    section: DrawsSection, label: str, architecture: Perceptron, width: int, depth: int
+    section: DrawsSection,
+    label: str,
+    architecture: Perceptron,
+    width: int,
+    depth: int,
+    measure: Sequence[Measure] = ("signals",),
 ) -> Request:
     """Return the cell of one network."""
     cell = DrawsCell(
@@ -96,7 +103,7 @@ def draws_request(
         inputs=section.inputs,
         engine=engine_of(architecture, section.engine),
     )
-    cost = _cost(cell, section.data)
+    cost = _cost(cell, section.data, measure)
     return Request(cell, label, slug_of(cell.network), section.data, cost=cost)
 
 
@@ -105,14 +112,19 @@ def engine_of(architecture: Perceptron, asked: Engine) -> Engine:
     return "dense" if architecture.normalisation == "batch" else asked
 
 
-def _cost(cell: DrawsCell, data: DataSet) -> Cost:
+def _cost(cell: DrawsCell, data: DataSet, measure: Sequence[Measure]) -> Cost:
     stored = 8.0 * cell.draws * (cell.depth + 1) * cell.inputs
     disk = 3 * stored
+    backward = set(measure) != {"signals"}
     if cell.engine == "weightfree":
-        # Per neuron and input: normals, bases and activations there and back.
-        numbers = float(cell.inputs * cell.width * cell.depth)
-        flops = cell.draws * numbers * (300 + 20 * cell.inputs)
-        return Cost(flops, memory=40 * numbers + 4 * stored, disk=disk, files=24)
+        dense = 2 if getattr(cell.architecture, "branch", "") == "two_layer" else 1
+        numbers = float(cell.inputs * cell.width * cell.depth * dense)
+        # Normals, bases and activations: 15 ns a number forward, as much again backward.
+        flops = cell.draws * numbers * 300 * (1 + backward)
+        # What one draw keeps for the pass backward, or as many as run together.
+        kept = 20 * numbers
+        memory = max(kept, min(kept * cell.draws, 2**29)) if backward else 2**24
+        return Cost(flops, memory=memory + 4 * stored, disk=disk, files=24)
     of = size(cell.network, input_shape(data), 1)
     # A normal number costs about as much as twenty multiplications.
     flops = cell.draws * (20 * of.parameters + 6 * of.multiplications * cell.inputs)
