@@ -11,10 +11,12 @@ where x_l/√N is the noise of the neurons' mean of s(h_l)², correlated between
     N Var q_l = 2K_l² + 2 Cov(y_l, √N δK_l) + N Var δK_l,     y_l that of h_l²,
     mean_{l+1} = χ_l mean_l + α² C_W [½ g'' N Var δK_l + own_l].
 
-own_l = Σ_p a_{lp} ½⟨(s²)''(h_l) s²(h_p)⟩ (with √N δK_l = Σ_p a_{lp} x_p) is each neuron's own share
-in the noise that moved it. Normalised Hermite components turn the correlations into sums: the n-th
-of layers p < l correlate by (K_p/K_l)^{n/2}. With layer normalisation at the entrance s² loses its
-components 1 and 2, χ = 1, and ½ g'' … becomes −⟨s² He₄⟩/4. Derived here; tested by brute force.
+own_l = Σ_p a_{lp} ∂⟨s²(h_l) s²(h_p)⟩/∂K_l (with √N δK_l = Σ_p a_{lp} x_p) is each neuron's own
+share in the noise that moved it; the derivative is ½⟨(s²)''(h_l) s²(h_p)⟩. Normalised Hermite
+components turn the correlations into sums: the n-th of layers p < l correlate by (K_p/K_l)^{n/2}.
+With layer normalisation at the entrance s² loses its components 1 and 2 and its dependence on K,
+so that only this correlation has a slope by K_l; χ = 1, and ½ g'' … becomes −⟨s² He₄⟩/4. Derived
+here; tested by brute force.
 """
 
 from __future__ import annotations
@@ -73,16 +75,20 @@ def _stream(
     else:
         chi = residual_susceptibilities(k, name, c_w, 0.0, alpha=alpha, branch="one_layer").parallel
         shift, curvature = np.zeros_like(k), second_moment_curvature(name, k)
-    orders = np.arange(COMPONENTS + 1)
-    # components of ½(s²)'' times K
-    half_second = 0.5 * np.sqrt((orders[:-2] + 1.0) * (orders[:-2] + 2.0)) * c[:, 2:]
+    orders = np.arange(COMPONENTS + 1.0)
+    # K times the slope by K of the n-th component's correlation with the past
+    own_share = np.zeros_like(c)
+    if normalised:
+        own_share = -0.5 * orders * c
+    else:  # components of ½(s²)''
+        own_share[:, :-2] = 0.5 * np.sqrt((orders[:-2] + 1) * (orders[:-2] + 2)) * c[:, 2:]
     mean, variance, covariance = np.zeros_like(k), 2 * k**2, 2 * k**2
     shared, memory = 0.0, np.zeros(COMPONENTS + 1)  # N Var δK, and components of √N δK given h_l
     for layer in range(len(k)):
         if layer:
             ratio = k[layer - 1] / k[layer] if k[layer] > 0 else 1.0
             before, noise = layer - 1, c[layer - 1] @ c[layer - 1]
-            own = half_second[before] @ memory[:-2] / k[before] if k[before] > 0 else 0.0
+            own = own_share[before] @ memory / k[before] if k[before] > 0 else 0.0
             mean[layer] = chi[before] * mean[before] + gain * (
                 0.5 * curvature[before] * shared + shift[before] + own
             )
