@@ -34,10 +34,10 @@ from widthlab.theory.higher_moments import (
 
 Array = NDArray[np.float64]
 
-COMPONENTS = 400
-"""Hermite components kept; sums over them are right to some 1e-4 for kinks, better otherwise."""
+COMPONENTS = (200, 400, 800, 1600, 3200, 6400)
+"""Hermite components to keep: as many as it takes; a kink leaves sums right to some 1e-4."""
 
-TOLERANCE = 1e-4
+TOLERANCE = 1e-6
 """Largest part of Var s² that may lie beyond them."""
 
 _RANGE, _PANELS, _NODES = 16.0, 64, 32
@@ -48,8 +48,8 @@ def one_layer_terms(
 ) -> tuple[Array, Array, Array]:
     """Mean, variance and covariance terms of `Corrections` from the block law (depth + 1, …).
 
-    Raises QuadratureError where the stream's variance is so large that s² needs more than
-    `COMPONENTS` Hermite components (some hundreds for tanh).
+    Raises QuadratureError where the stream's variance is so large that s² needs more Hermite
+    components than there are (some hundreds for tanh).
     """
     columns = [
         _stream(column, name, c_w, alpha, normalisation == "layer")
@@ -75,7 +75,7 @@ def _stream(
     else:
         chi = residual_susceptibilities(k, name, c_w, 0.0, alpha=alpha, branch="one_layer").parallel
         shift, curvature = np.zeros_like(k), second_moment_curvature(name, k)
-    orders = np.arange(COMPONENTS + 1.0)
+    orders = np.arange(float(c.shape[1]))
     # K times the slope by K of the n-th component's correlation with the past
     own_share = np.zeros_like(c)
     if normalised:
@@ -83,7 +83,7 @@ def _stream(
     else:  # components of ½(s²)''
         own_share[:, :-2] = 0.5 * np.sqrt((orders[:-2] + 1) * (orders[:-2] + 2)) * c[:, 2:]
     mean, variance, covariance = np.zeros_like(k), 2 * k**2, 2 * k**2
-    shared, memory = 0.0, np.zeros(COMPONENTS + 1)  # N Var δK, and components of √N δK given h_l
+    shared, memory = 0.0, np.zeros(c.shape[1])  # N Var δK, and components of √N δK given h_l
     for layer in range(len(k)):
         if layer:
             ratio = k[layer - 1] / k[layer] if k[layer] > 0 else 1.0
@@ -113,25 +113,27 @@ def _stream(
 
 
 def square_components(name: str, variance: Array) -> Array:
-    """⟨s² he_n(z/√K)⟩_K of orthonormal Hermite polynomials, n = 0 left at 0: (*K, COMPONENTS + 1).
+    """⟨s² he_n(z/√K)⟩_K by orthonormal Hermite polynomials, n along the last axis, n = 0 put to 0.
 
-    Raises QuadratureError where they miss more than TOLERANCE of Var s².
+    Raises QuadratureError where the most components miss more than TOLERANCE of Var s².
     """
     t, weights = _rule()
     values = activation(name).value(np.sqrt(variance)[:, None] * t) ** 2
-    values = values - second_moment(name, variance)[:, None]
-    c = np.zeros((len(variance), COMPONENTS + 1))
-    previous, current = np.zeros_like(t), np.ones_like(t)
-    for n in range(1, COMPONENTS + 1):
-        previous, current = current, (t * current - np.sqrt(n - 1.0) * previous) / np.sqrt(n)
-        c[:, n] = values @ (weights * current)
+    values = (values - second_moment(name, variance)[:, None]) * weights
     whole = square_variance(name, variance)
-    if not np.all(np.abs((c**2).sum(axis=1) - whole) <= TOLERANCE * whole):
-        raise QuadratureError(
-            f"the square of {name} needs more than {COMPONENTS} Hermite components"
-            f" (stream variance up to {float(variance.max()):.3g}); use a smaller alpha or depth"
-        )
-    return c
+    components = [np.zeros_like(variance)]
+    previous, current = np.zeros_like(t), np.ones_like(t)
+    for n in range(1, COMPONENTS[-1] + 1):
+        previous, current = current, (t * current - np.sqrt(n - 1.0) * previous) / np.sqrt(n)
+        components.append(values @ current)
+        if n in COMPONENTS:
+            c = np.stack(components, axis=1)
+            if np.all(np.abs((c**2).sum(axis=1) - whole) <= TOLERANCE * whole):
+                return c
+    raise QuadratureError(
+        f"the square of {name} needs more than {COMPONENTS[-1]} Hermite components"
+        f" (stream variance up to {float(variance.max()):.3g}); use a smaller alpha or depth"
+    )
 
 
 def _rule() -> tuple[Array, Array]:
