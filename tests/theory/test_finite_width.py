@@ -16,12 +16,11 @@ from widthlab.theory.finite_width import (
     mean_square,
     mlp_log_law,
     mlp_moments,
-    ntk_mean,
-    ntk_relative_variance,
     residual_moments,
     sample_mlp_ratio,
 )
 from widthlab.theory.gaussian import ACTIVATIONS
+from widthlab.theory.tangent_kernel import ntk_mean, ntk_relative_variance
 
 EXACT = ("linear", "relu", "leaky_relu")
 

@@ -190,7 +190,7 @@ def residual_moments(
     return Moments(_products((1 + a) * blocks), _products(square * blocks))
 
 
-# ── gradients and the neural tangent kernel ─────────────────────────────────────────────────
+# ── gradients ───────────────────────────────────────────────────────────────────────────────
 
 
 def gradient_squared_correlation(name: str, widths_above: Sequence[int]) -> float:
@@ -203,24 +203,6 @@ def gradient_squared_correlation(name: str, widths_above: Sequence[int]) -> floa
     """
     n = _widths(widths_above)
     return float(np.expm1(np.log1p(fluctuation(name) / n).sum()))
-
-
-def ntk_mean(depth: int) -> float:
-    """E Θ(x, x) = L + 1 of a critical ReLU perceptron with L hidden layers, at every width.
-
-    NTK parameterisation, weights only, readout variance 1/N, |x|²/d = 1, scalar output. Source:
-    Jacot et al. (2018).
-    """
-    return depth + 1.0
-
-
-def ntk_relative_variance(depth: int, width: int) -> float:
-    """Var Θ / (E Θ)² to leading order in 1/N: L(11L + 7) / (3(L + 1) N), conventions of `ntk_mean`.
-
-    Exact at L = 1 (3/N); higher orders grow with L/N (at L = 8, N = 64 the true value is about a
-    quarter larger). Source: Hanin & Nica (2020), constants as in the project's theory notes.
-    """
-    return depth * (11.0 * depth + 7.0) / (3.0 * (depth + 1.0) * width)
 
 
 # ── parts ───────────────────────────────────────────────────────────────────────────────────
