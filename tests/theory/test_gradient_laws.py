@@ -104,6 +104,40 @@ def test_perceptrons(name, c_w, c_b):
     assert np.all(np.abs(measured - theory) <= error + theory**2 / WIDTH)
 
 
+def test_weights_integrated_out():
+    """tanh from a small input, where what K shares between layers counts for a fifth at L = 6.
+
+    60,000 draws at N = 128 by the exact law of Wᵀδ given z = W h. If the layers' factors were
+    independent, N log(1 + correlation) would be right but for c/N, c the theory's share a layer.
+    """
+    depth, width, draws, c_w, q0 = 6, 128, 60_000, 2.0, 0.2
+    theory = mlp_gradient_correlation(q0, depth, "tanh", c_w, 0.0)[0]
+    squares = []
+    for generator in np.random.default_rng(3).spawn(draws // CHUNK):
+        h = np.full((CHUNK, width), np.sqrt(q0))
+        layers = []
+        for _ in range(depth):
+            scale = np.sqrt(c_w * np.mean(h**2, axis=1, keepdims=True))
+            z = scale * generator.standard_normal(h.shape)
+            layers.append((h, z))
+            h = np.tanh(z)
+        g = generator.standard_normal(h.shape) / np.sqrt(width)
+        for below, z in layers[::-1]:
+            delta = g / np.cosh(z) ** 2
+            scale = np.sqrt(c_w * np.mean(delta**2, axis=1, keepdims=True))
+            free = scale * generator.standard_normal(h.shape)
+            known = np.sum(z * delta - below * free, axis=1, keepdims=True)
+            g = free + below * known / np.sum(below**2, axis=1, keepdims=True)
+        squares.append(np.stack([np.sum(g**2, axis=1), np.sum(g**4, axis=1)], axis=1))
+    sizes, fourth = np.concatenate(squares).T
+    pairs = (sizes**2 - fourth) / (1 - 1 / width) / sizes.mean() ** 2
+    influence = pairs / pairs.mean() - 2 * sizes / sizes.mean()
+    error = 5 * width * influence.std() / np.sqrt(draws)
+    measured = width * np.log(pairs.mean())
+    assert abs(measured - theory) <= error + theory**2 / depth / width
+    assert error < 0.1 * theory
+
+
 @pytest.mark.parametrize("branch", ["one_layer", "two_layer"])
 @pytest.mark.parametrize("name", ["tanh", "gelu"])
 def test_residual_perceptrons(name, branch):
