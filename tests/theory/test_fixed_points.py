@@ -86,6 +86,7 @@ def test_phases_of_tanh():
     assert depth_scales("tanh", 0.9, 0.3).correlation == 1
     assert 0 < depth_scales("tanh", 2.5, 0.05).correlation < 1
     assert depth_scales("tanh", 3.0, 0.0).correlation == 0
+    assert fixed_point("tanh", 1.0, 0.0) == fixed_point("erf", np.pi / 4, 0.0) == 0
     vanishing = depth_scales("tanh", 0.7, 0.0)
     assert vanishing.kernel == 0
     assert vanishing.variance == pytest.approx(-1 / np.log(0.7))

@@ -97,19 +97,21 @@ def fixed_point(activation: str, c_w: float, c_b: float, *, start: float = 1.0) 
     def gap(k: float) -> float:
         return c_b + c_w * float(second_moment(activation, k)) - k
 
+    if gap(start) == 0:
+        return start
     rises = gap(start) > 0
-    steps = int(np.ceil(np.log(LARGEST / start if rises else start / SMALLEST) / np.log(_STEP)))
-    grid = start * _STEP ** ((1 if rises else -1) * np.arange(max(steps, 1) + 1.0))
+    far = np.log(LARGEST / start) if rises else np.log(start / SMALLEST)
+    steps = np.arange(max(int(np.ceil(far / np.log(_STEP))), 1) + 1.0)
+    grid = start * _STEP ** (steps if rises else -steps)
     relative = (c_b + c_w * second_moment(activation, grid) - grid) / grid
-    crossed = np.flatnonzero((relative > 0) != rises)
-    end = int(crossed[0]) if len(crossed) else len(grid) - 1
-    # up to the crossing, or all of the grid
-    before = slice(end if len(crossed) else None)
+    crossed = np.flatnonzero((relative[1:] > 0) != rises) + 1
+    before = slice(crossed[0] if len(crossed) else None)
     touching = _touching(gap, grid[before], np.abs(relative[before]))
     if touching is not None:
         return touching
     if len(crossed):
-        return float(brentq(gap, *sorted(grid[end - 1 : end + 1]), xtol=1e-15, rtol=1e-14))
+        bracket = sorted(grid[crossed[0] - 1 : crossed[0] + 1])
+        return float(brentq(gap, *bracket, xtol=1e-15, rtol=1e-14))
     if rises:
         raise NoFixedPoint(
             f"the variance of {activation} at C_W = {c_w}, C_b = {c_b} has no fixed point above"
@@ -139,7 +141,12 @@ def _scale_invariant(activation: str, c_w: float, c_b: float) -> float:
 
 
 def _touching(gap: Callable[[float], float], grid: Array, relative: Array) -> float | None:
-    """The first K where the gap, of one sign on `grid`, comes down to TOUCHING without crossing."""
+    """The first K where the gap, of one sign on `grid`, comes down to TOUCHING without crossing.
+
+    Only above K = 1e-3: towards 0 the map of a sigmoid at criticality is as flat, and goes on.
+    """
+    relative = relative[grid > 1e-3]
+    grid = grid[grid > 1e-3]
     inner = relative[1:-1]
     for i in np.flatnonzero((inner < relative[:-2]) & (inner <= relative[2:])) + 1:
         low, high = sorted((float(grid[i - 1]), float(grid[i + 1])))
