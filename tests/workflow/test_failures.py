@@ -15,10 +15,11 @@ def test_a_failed_cell_leaves_the_other_experiment_and_the_report_standing(finis
     laboratory.remove("sweep ntkdrift", "extract variance-mlp-w8-d2", "sweep variance")
     place, whole = (
         "experiments/shared/random_draws.py",
-        "    x, _ = inputs.data.train(inputs.device)\n",
+        "        return ensembles.sample("
+        "cell.network, x, cell.draws, inputs.seeds, measure=measure)\n",
     )
     reason = "this cell is out of luck"
-    broken = f"    if cell.width == 8:\n        raise WidthlabError('{reason}')\n{whole}"
+    broken = f"        if cell.width == 8:\n            raise WidthlabError('{reason}')\n{whole}"
     laboratory.edit(place, whole, broken)
     code, output = laboratory.snakemake()
     assert code != 0

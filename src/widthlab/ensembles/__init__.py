@@ -1,5 +1,5 @@
 """Random networks sampled exactly in distribution without their weights."""
 
-from widthlab.ensembles.sampling import sample
+from widthlab.ensembles.sampling import Measure, sample
 
-__all__ = ["sample"]
+__all__ = ["Measure", "sample"]

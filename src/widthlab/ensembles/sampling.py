@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -17,7 +18,9 @@ from widthlab.errors import WidthlabError
 from widthlab.models import Model
 from widthlab.statistics import gradients, signals
 from widthlab.statistics.draws import Seed, tapped
-from widthlab.statistics.over_draws import Measure, kernels_dataset, merged
+from widthlab.statistics.over_draws import kernels_dataset, merged
+
+Measure = Literal["signals", "gradients", "ntk"]
 
 BLOCK = {"cpu": 2**18, "cuda": 2**24}
 """Numbers in the signals of one layer that are handled at once: as many as a cache holds."""

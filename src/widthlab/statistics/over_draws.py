@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -26,9 +26,9 @@ from widthlab.statistics.draws import (
     signal_names,
     tapped,
 )
-from widthlab.statistics.ntk import empirical_ntk
 
-Measure = Literal["signals", "gradients", "ntk"]
+Measure = Literal["signals", "gradients"]
+Kernel = Callable[[nn.Module, Tensor], Tensor]
 
 
 def over_draws(
@@ -38,6 +38,7 @@ def over_draws(
     seed: Seed,
     *,
     measure: Sequence[Measure] = ("signals",),
+    kernel: Kernel | None = None,
     pairs: signals.Pairs | None = None,
     names: Sequence[str] | None = None,
     initialise: Initialise = models.initialise,
@@ -49,7 +50,10 @@ def over_draws(
     - `signals`: `signal_variance`, `signal_mean` (draw, layer, input) and `correlation` (draw,
       layer, pair) of the carried signals (see `signals.signal_statistics`);
     - `gradients`: `gradients.MOMENTS` (draw, layer, input), of one gradient for each input;
-    - `ntk`: the tangent kernel of the first output (draw, row, column).
+
+    and where a function `kernel` is given, as `statistics.ntk.empirical_ntk`, `ntk` (draw, row,
+    column), what it finds for the first output. (It is an argument so that what does not measure
+    kernels does not depend on their code.)
 
     `names` are the modules whose outputs are the carried signals; left out, those that the model
     itself names. Draw d depends on `seed` and d only. Inputs of one draw share its weights, so
@@ -59,7 +63,7 @@ def over_draws(
     Raises WidthlabError where the model does not fit the question, in one sentence.
     """
     known = signal_names(model, names)
-    if "ntk" in measure and has_batch_normalisation(model):
+    if kernel and has_batch_normalisation(model):
         raise WidthlabError(
             "the tangent kernel of a network with batch normalisation depends on how its "
             "statistics are kept, so it is not measured over draws; choose another normalisation"
@@ -90,9 +94,9 @@ def over_draws(
                         model(x.clone())
             if "signals" in measure:
                 found.append(record.take())
-            if "ntk" in measure:
+            if kernel:
                 with _differentiated(trained):
-                    kernels.append(_first_output(empirical_ntk(model, x), len(x)))
+                    kernels.append(_first_output(kernel(model, x), len(x)))
     attributes = conditions(model, known, x.dtype)
     parts = []
     if found:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import torch
     import xarray as xr
 
+    from widthlab.models import Model
     from widthlab.statistics.over_draws import Measure
 
 Engine = Literal["weightfree", "dense"]
@@ -76,7 +77,7 @@ class DrawsCell(Spec):
 
 
 def draws_requests(
-    section: DrawsSection, depths: Sequence[int], measure: Sequence[Measure] = ("signals",)
+    section: DrawsSection, depths: Sequence[int], measure: Sequence[str] = ("signals",)
 ) -> list[Request]:
     """Return one cell for every architecture, width and depth, in which `measure` is measured."""
     grid = product(section.models.items(), section.width, depths)
@@ -92,7 +93,7 @@ def draws_request(
     architecture: Perceptron,
     width: int,
     depth: int,
-    measure: Sequence[Measure] = ("signals",),
+    measure: Sequence[str] = ("signals",),
 ) -> Request:
     """Return the cell of one network."""
     cell = DrawsCell(
@@ -112,7 +113,7 @@ def engine_of(architecture: Perceptron, asked: Engine) -> Engine:
     return "dense" if architecture.normalisation == "batch" else asked
 
 
-def _cost(cell: DrawsCell, data: DataSet, measure: Sequence[Measure]) -> Cost:
+def _cost(cell: DrawsCell, data: DataSet, measure: Sequence[str]) -> Cost:
     stored = 8.0 * cell.draws * (cell.depth + 1) * cell.inputs
     disk = 3 * stored
     backward = set(measure) != {"signals"}
@@ -133,14 +134,32 @@ def _cost(cell: DrawsCell, data: DataSet, measure: Sequence[Measure]) -> Cost:
 
 def measure_draws(cell: DrawsCell, inputs: Inputs, measure: Sequence[Measure]) -> xr.Dataset:
     """Draw a cell's networks, with one output, and measure them (see `statistics.over_draws`)."""
-    from widthlab import ensembles, models
+    from widthlab import ensembles
     from widthlab.statistics.over_draws import over_draws
 
     x = sphere(cell.inputs, inputs)
     if cell.engine == "weightfree":
         return ensembles.sample(cell.network, x, cell.draws, inputs.seeds, measure=measure)
-    model = models.build(cell.network, (x.shape[1],), outputs=1, seed=0).to(inputs.device)
-    return over_draws(model, x, cell.draws, inputs.seeds, measure=measure)
+    return over_draws(_built(cell, x), x, cell.draws, inputs.seeds, measure=measure)
+
+
+def measure_kernels(cell: DrawsCell, inputs: Inputs) -> xr.Dataset:
+    """Draw a cell's networks, with one output, and return their tangent kernels."""
+    from widthlab import ensembles
+    from widthlab.statistics.ntk import empirical_ntk
+    from widthlab.statistics.over_draws import over_draws
+
+    x = sphere(cell.inputs, inputs)
+    if cell.engine == "weightfree":
+        return ensembles.sample(cell.network, x, cell.draws, inputs.seeds, measure=["ntk"])
+    model = _built(cell, x)
+    return over_draws(model, x, cell.draws, inputs.seeds, measure=[], kernel=empirical_ntk)
+
+
+def _built(cell: DrawsCell, x: torch.Tensor) -> Model:
+    from widthlab import models
+
+    return models.build(cell.network, (x.shape[1],), outputs=1, seed=0).to(x.device)
 
 
 def sphere(count: int, inputs: Inputs) -> torch.Tensor:
