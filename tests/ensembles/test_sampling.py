@@ -14,8 +14,8 @@ from widthlab.theory.finite_width import (
     gradient_squared_correlation,
     mlp_log_law,
     mlp_moments,
-    ntk_relative_variance,
 )
+from widthlab.theory.tangent_kernel import ntk_relative_variance
 
 RELU = {"name": "mlp", "activation": "relu", "parameterisation": "ntk"}
 
