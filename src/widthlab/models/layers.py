@@ -10,9 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 from widthlab.specs import Activation, Parameterisation
-
-LEAKY_SLOPE = 0.01
-"""Slope of leaky_relu at negative arguments."""
+from widthlab.theory.criticality import LEAKY_SLOPE
 
 
 def _linear(x: Tensor) -> Tensor:

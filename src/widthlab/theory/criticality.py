@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+LEAKY_SLOPE = 0.01
+"""Slope of leaky_relu for negative inputs (the default of torch)."""
+
 CRITICAL: dict[str, tuple[float, float]] = {
     "linear": (1.0, 0.0),
     "relu": (2.0, 0.0),
-    "leaky_relu": (2.0 / (1.0 + 0.01**2), 0.0),
+    "leaky_relu": (2.0 / (1.0 + LEAKY_SLOPE**2), 0.0),
     "tanh": (1.0, 0.0),
     "erf": (0.7853981633974483, 0.0),
     "gelu": (1.983058, 0.172922),
@@ -15,5 +18,5 @@ CRITICAL: dict[str, tuple[float, float]] = {
 
 Roberts, Yaida & Hanin (2022), chapter 5, in the convention Var W = C_W / fan-in. GELU and SiLU
 are half-stable, at K* = 3.5616 and K* = 14.3202; the others are critical at K* = 0 or, for
-scale-invariant activations, at any K. leaky_relu has slope 0.01 for negative inputs.
+scale-invariant activations, at any K.
 """

@@ -23,7 +23,8 @@ from scipy.special import digamma, polygamma
 from scipy.stats import binom
 
 from widthlab.theory.block_law import NoClosure
-from widthlab.theory.gaussian import LEAKY_SLOPE, activation
+from widthlab.theory.criticality import LEAKY_SLOPE
+from widthlab.theory.gaussian import activation
 
 Array = NDArray[np.float64]
 

@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import erf, expit, ndtr
 
+from widthlab.theory.criticality import LEAKY_SLOPE
+
 Array = NDArray[np.float64]
 Function = Callable[[Array], Array]
-
-LEAKY_SLOPE = 0.01
-"""Slope of leaky_relu for negative inputs (the default of torch)."""
 
 TOLERANCE = 1e-11
 """Agreement asked of two successive quadratures, relative to ⟨|f|⟩."""
