@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from widthlab.scaling import bootstrap_interval, fit_power_law, mean_interval
+from widthlab.scaling import bootstrap_interval, fit_estimates, fit_power_law, mean_interval
 
 X = np.array([32.0, 64.0, 128.0, 256.0, 512.0])
 
@@ -229,3 +229,27 @@ def test_intervals_count_and_explain():
         [1.0, 2.0, 3.0], lambda v: np.where(v.mean(axis=1) > 2.5, np.nan, v.mean(axis=1))
     )
     assert "not finite on some resamples" in broken.reason
+
+
+def test_estimates_with_resamples_of_their_own():
+    x = [10.0, 100.0, 1000.0]
+    noise = np.random.default_rng(0).standard_normal((3, 2000))
+    y = [2 * at**1.5 for at in x]
+    law = fit_estimates(x, y, list(np.array(y)[:, None] * np.exp(0.1 * noise)))
+    # The slope of three points a decade apart has the error 0.1·√2/ln 100.
+    assert law.exponent == pytest.approx(1.5)
+    assert law.prefactor == pytest.approx(2)
+    assert law.high - law.low == pytest.approx(2 * 1.96 * 0.1 * 2**0.5 / np.log(100), rel=0.1)
+    exact = fit_estimates(x, y, [[value] for value in y])
+    assert (exact.low, exact.high) == pytest.approx((1.5, 1.5))
+    assert exact.straight
+
+
+def test_estimates_without_a_value_are_left_out_and_lost_resamples_widen():
+    law = fit_estimates([1, 10, 100], [1, np.inf, 100], [[1.0], [np.nan], [100.0]])
+    assert law.used == (True, False, True)
+    assert law.exponent == pytest.approx(1)
+    assert "fewer than two" in fit_estimates([1, 10], [1, np.nan], [[1.0], [1.0]]).reason
+    few = fit_estimates([1, 10], [1, 10], [[1.0] * 10, [10.0] * 8 + [np.inf] * 2])
+    assert np.isnan(few.low)
+    assert "too many resamples" in few.reason

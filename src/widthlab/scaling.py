@@ -188,6 +188,54 @@ def fit_power_law(
     )
 
 
+def fit_estimates(
+    x: ArrayLike, estimates: ArrayLike, resampled: Sequence[ArrayLike], *, level: float = 0.95
+) -> PowerLaw:
+    """Fit estimates y (n,) that come with resamples of their own, in log–log with equal weights.
+
+    `resampled` has one array for each x, all of one length, or of length 1 for a y that is known
+    exactly. Its percentiles are the interval; a resample that is not positive and finite could lie
+    anywhere, so it counts in both tails. An x whose y is not positive and finite is left out.
+    """
+    points, y = np.asarray(x, dtype=np.float64), np.asarray(estimates, dtype=np.float64)
+    used = np.isfinite(y) & (y > 0)
+    data = PowerLaw(
+        x=tuple(points.tolist()),
+        y=tuple(y.tolist()),
+        finite=tuple(int(u) for u in used),
+        total=(1,) * len(y),
+        used=tuple(used.tolist()),
+    )
+    if len(np.unique(points[used])) < 2:
+        return replace(data, reason="fewer than two x have a value, so there is no slope")
+    log_x, log_y = np.log(points[used]), np.log(y[used])
+    slope_of = _slope_coefficients(log_x, np.ones((len(log_x), 1)))[:, 0]
+    exponent = float(slope_of @ log_y)
+    kept = [
+        np.asarray(own, dtype=np.float64) for own, use in zip(resampled, used, strict=True) if use
+    ]
+    drawn = np.stack(np.broadcast_arrays(*kept))
+    good = np.isfinite(drawn) & (drawn > 0)
+    slopes = slope_of @ np.log(np.where(good, drawn, 1.0))
+    lost, tail = ~good.all(axis=0), (1 - level) / 2
+    low = float(np.quantile(np.where(lost, -np.inf, slopes), tail, method="lower"))
+    high = float(np.quantile(np.where(lost, np.inf, slopes), 1 - tail, method="higher"))
+    reason = ""
+    if not np.isfinite([low, high]).all():
+        low, high, reason = NAN, NAN, "too many resamples have no value, so there is no interval"
+    order = np.argsort(log_x)
+    return replace(
+        data,
+        exponent=exponent,
+        low=low,
+        high=high,
+        prefactor=float(np.exp(log_y.mean() - exponent * log_x.mean())),
+        local_slopes=tuple((np.diff(log_y[order]) / np.diff(log_x[order])).tolist()),
+        curvature=_curvature(log_x, log_y, np.ones_like(log_x)),
+        reason=reason,
+    )
+
+
 def bootstrap_interval(
     samples: ArrayLike,
     statistic: str | Statistic = "mean",
