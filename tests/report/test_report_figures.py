@@ -228,3 +228,37 @@ def test_ticks_at_values_are_thinned_from_the_largest_down() -> None:
         axes.set_xscale("log")
         at_values(axes.xaxis, [1, 900, 1000, 1024, 10])
     assert list(axes.xaxis.get_major_locator()()) == [1, 10, 1024]
+
+
+def test_quantiles_lie_about_the_line_of_equality() -> None:
+    data = pd.DataFrame({"exact": [-1.0, 0.0, 2.0], "measured": [-1.1, 0.1, np.nan]})
+    with canvas() as page:
+        plots.quantiles(page.axes[0], data, x="exact", y="measured", labels=("exact", "measured"))
+        (line,) = [line for line in page.axes[0].lines if line.get_label() == "equal"]
+    ends = np.array([-1.1, 0.1])
+    assert np.array_equal(line.get_xdata(), ends)
+    assert np.array_equal(line.get_ydata(), ends)
+
+
+def test_crossings_keep_the_axes_though_an_interval_has_no_end() -> None:
+    with canvas() as page:
+        axes = page.axes[0]
+        plots.loglog(axes, table(), x="layer", y="q", hue="width")
+        limits = axes.get_xlim()
+        plots.crossings(axes, np.array([[2.0, 1.5, np.inf]]), 0.1, "end")
+        plots.crossings(axes, np.empty((0, 3)), 0.1, "none")
+        assert axes.get_xlim() == limits
+        labels = axes.get_legend_handles_labels()[1]
+    assert "end" in labels
+    assert "none" not in labels
+
+
+def test_the_legend_has_widths_in_order_though_no_panel_has_all() -> None:
+    with canvas(ncols=2) as page:
+        for axes, widths in zip(page.axes, ([16, 1024], [256]), strict=True):
+            data = table().assign(width=lambda d, w=widths: np.resize(w, len(d)))
+            plots.series(axes, data, x="layer", y="q", hue="width")
+            plots.theory(axes, [1, 4], [1, 1], "law")
+        page.legend("width N")
+        (legend,) = page.figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["16", "256", "1024", "law"]

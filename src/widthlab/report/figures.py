@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from string import ascii_lowercase
 from typing import Any
 
 import matplotlib.figure
@@ -60,17 +61,21 @@ class Canvas:
 
     def letter(self, *titles: str) -> None:
         """Title the panels a, b, c … with a few words each, in order."""
-        for axes, mark, title in zip(self.axes, "abcdefghijkl", titles, strict=False):
+        for axes, mark, title in zip(self.axes, ascii_lowercase, titles, strict=False):
             axes.set_title(f"{mark}\u2002{title}".rstrip())
 
     def legend(self, title: str | None = None) -> None:
-        """Put one legend for all panels above them, each label once, in as few rows as fit."""
+        """Put one legend for all panels above them, each label once, in as few rows as fit.
+
+        Numbers (widths) come first and in order, though no panel may have them all.
+        """
         entries: dict[str, Any] = {}
         for axes in self.axes:
             for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
                 entries.setdefault(label, handle)
         if not entries:
             return
+        entries = dict(sorted(entries.items(), key=lambda entry: _rank(entry[0])))
         longest = max(len(label) for label in entries)
         fits = int(self.figure.get_figwidth() * 72 / (longest * 8.5 + 52))
         columns = min(len(entries), max(1, fits))
@@ -106,6 +111,14 @@ class Canvas:
         for axes in self.axes:
             ticks.tidy(axes)
         return Figure(id, title, caption, alt, to_svg(self.figure, id, title, alt), table)
+
+
+def _rank(label: str) -> tuple[bool, float]:
+    """Sort numbers before words, by value; words keep their order."""
+    try:
+        return False, float(label)
+    except ValueError:
+        return True, 0.0
 
 
 @contextmanager

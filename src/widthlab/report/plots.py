@@ -18,6 +18,7 @@ from widthlab.report.style import INK, MARKERS, PAPER, category_colours, ordered
 
 Scale = Literal["linear", "log"]
 Hue = Literal["ordered", "category"]
+Style = Literal["dashed", "dotted", "dashdot"]
 
 
 def series(
@@ -104,6 +105,17 @@ def layers(
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
+def quantiles(axes: Axes, data: pd.DataFrame, *, x: str, y: str, **options: Any) -> None:
+    """Draw measured against predicted quantiles, with the line on which both are equal."""
+    options.setdefault("spread", "bars")
+    series(axes, data, x=x, y=y, line=False, **options)
+    drawn = _drawable(data, x, y, ("linear", "linear"))
+    if not drawn.empty:
+        both = drawn[[x, y]].to_numpy(dtype=float)
+        ends = [both.min(), both.max()]
+        theory(axes, ends, ends, "equal")
+
+
 def bars(
     axes: Axes,
     data: pd.DataFrame,
@@ -154,7 +166,7 @@ def theory(
     y: npt.ArrayLike,
     label: str | None = "theory",
     *,
-    style: Literal["dashed", "dotted", "dashdot"] = "dashed",
+    style: Style = "dashed",
 ) -> None:
     """Draw a predicted curve over the data, dashed, in the colour of the text."""
     axes.plot(
@@ -185,6 +197,31 @@ def slope(axes: Axes, exponent: float, through: tuple[float, float], text: str) 
         va="bottom" if exponent < 0 else "top",
         color=INK,
     )
+
+
+def crossings(axes: Axes, places: npt.NDArray[np.float64], level: float, label: str) -> None:
+    """Mark where curves cross a level: rows of (x, low, high), of which the ends may be infinite.
+
+    An interval without an end is drawn to the edge of the axes.
+    """
+    if not len(places):
+        return
+    limits = axes.get_xlim()
+    ends = np.clip(places[:, 1:], *limits)
+    reach = np.abs(ends - places[:, :1]).T
+    axes.errorbar(
+        places[:, 0],
+        np.full(len(places), level),
+        xerr=reach,
+        fmt="v",
+        color=INK,
+        markersize=7,
+        elinewidth=1.2,
+        capsize=3,
+        zorder=6,
+        label=label,
+    )
+    axes.set_xlim(*limits)
 
 
 def limits_from(axes: Axes, values: Sequence[float], margin: float = 0.08) -> None:
