@@ -4,9 +4,17 @@ import numpy as np
 import pytest
 import torch
 from pydantic import TypeAdapter
+from scipy.stats import ks_2samp
 
 from widthlab import specs
-from widthlab.experiments.shared.laws import gradient_law, signal_laws
+from widthlab.experiments.shared.laws import (
+    exact_signals,
+    gradient_law,
+    signal_corrections,
+    signal_laws,
+    signal_step,
+    small_branch_corrections,
+)
 from widthlab.models import build
 from widthlab.statistics.gradient_correlation import squared_correlation
 from widthlab.statistics.over_draws import over_draws
@@ -112,3 +120,67 @@ def test_only_scale_free_perceptrons_have_a_gradient_law():
     assert gradient_law(specs.MLP(activation="tanh"), 32, 2) is None
     assert gradient_law(specs.ResidualMLP(activation="relu"), 32, 2) is None
     assert gradient_law(specs.MLP(activation="relu", bias_variance=0.1), 32, 2) is None
+
+
+@pytest.mark.parametrize("options", WITH_A_BLOCK_LAW, ids=lambda o: "-".join(map(str, o.values())))
+def test_corrections_and_steps_are_those_of_the_networks(options):
+    architecture, width, depth = PERCEPTRON.validate_python(options), 24, 3
+    q = draw(architecture, width, depth, draws=600)[2]
+    corrections = signal_corrections(architecture, depth)
+    x = q / corrections.block_law[:, None] - 1
+    mean, error = x.mean(axis=(0, 2)), x.mean(axis=2).std(axis=0) / np.sqrt(len(x))
+    # Five standard errors, and the next order: the square of depth/N or of the variance.
+    v = corrections.spread(width) / corrections.block_law**2
+    order = np.maximum(depth / width, v)
+    expected = corrections.expected(width) / corrections.block_law - 1
+    assert np.all(np.abs(mean - expected) < 5 * error + order**2 + 1e-6)
+    variance = x.var(axis=0, ddof=1).mean(axis=1)
+    error = ((x - mean[:, None]) ** 2).mean(axis=2).std(axis=0) / np.sqrt(len(x))
+    assert np.all(np.abs(variance - v) < 5 * error + 2 * order * v + 1e-6)
+    step = signal_step(architecture, width, depth)
+    one_layer = getattr(architecture, "branch", "") == "one_layer"
+    assert (step is None) == (architecture.normalisation == "layer" or one_layer)
+    if step is not None:
+        noise = q[:, 1:] - step(q[:, :-1])[0]
+        error = noise.mean(axis=2).std(axis=0) / np.sqrt(len(q))
+        assert np.all(np.abs(noise.mean(axis=(0, 2))) < 5 * error)
+        excess = (noise**2 - step(q[:, :-1])[1]).mean(axis=2)
+        error = excess.std(axis=0) / np.sqrt(len(q))
+        assert np.all(np.abs(excess.mean(axis=0)) < 5 * error)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"name": "mlp", "activation": "relu"},
+        {"name": "residual_mlp", "activation": "leaky_relu", "bias_variance": 0.2},
+    ],
+    ids=lambda o: o["name"],
+)
+def test_exact_draws_have_the_distribution_of_the_networks(options):
+    architecture = PERCEPTRON.validate_python(options)
+    q = draw(architecture, 8, 3, draws=1500, inputs=1)[2][:, :, 0]
+    exact = exact_signals(architecture, 8, 3, 20_000, seed=0)
+    assert ks_2samp(q[:, -1], exact[:, -1]).pvalue > 1e-4
+    assert ks_2samp(q[:, -1], exact[:, -2]).pvalue < 1e-4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"name": "mlp", "activation": "tanh"},
+        {"name": "mlp", "activation": "relu", "bias_variance": 0.1},
+        {"name": "residual_mlp", "activation": "relu", "branch": "one_layer"},
+        {"name": "residual_mlp", "activation": "relu", "normalisation": "layer"},
+    ],
+)
+def test_other_networks_have_no_exact_draws(options):
+    assert exact_signals(PERCEPTRON.validate_python(options), 8, 2, 4, seed=0) is None
+
+
+def test_small_branches_are_of_one_layer():
+    one = specs.ResidualMLP(activation="tanh", branch="one_layer")
+    assert small_branch_corrections(one, 2) is not None
+    assert small_branch_corrections(specs.ResidualMLP(activation="tanh"), 2) is None
+    assert small_branch_corrections(specs.MLP(), 2) is None
+    assert signal_corrections(specs.ResidualMLP(position="post"), 2) is None

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
-from widthlab.specs import MLP, Perceptron
+from widthlab.specs import MLP, Perceptron, ResidualMLP
 from widthlab.theory import block_law, finite_width
+
+if TYPE_CHECKING:
+    from widthlab.statistics.reduced import Step
+    from widthlab.theory.corrections import Corrections
 
 Array = NDArray[np.float64]
 
@@ -24,7 +31,8 @@ def signal_laws(architecture: Perceptron, width: int, depth: int) -> dict[str, A
     """Return the laws of the signal variance by layer, each of shape (depth + 1,).
 
     `block_law` is q from q_0 = 1 at infinite width; `exact_square`, `exact_log_mean` and
-    `exact_log_variance` are of q_l / q_0 at this width. Laws that do not hold are left out.
+    `exact_log_variance` are of q_l / q_0 at this width, and `exact_variance` is Var q_l, with that
+    of a random embedding. Laws that do not hold are left out.
     """
     laws: dict[str, Array] = {}
     name, c_w = architecture.activation, architecture.weight_variance or 1.0
@@ -34,7 +42,9 @@ def signal_laws(architecture: Perceptron, width: int, depth: int) -> dict[str, A
     if isinstance(architecture, MLP):
         laws["block_law"] = block_law.mlp_variance(1.0, depth, name, c_w, c_b, normalisation)
         if scale_free(architecture):
-            laws["exact_square"] = finite_width.mlp_moments(name, [width] * depth, c_w).square
+            moments = finite_width.mlp_moments(name, [width] * depth, c_w)
+            laws["exact_square"] = moments.square
+            laws["exact_variance"] = moments.square - moments.mean**2
             log_law = finite_width.mlp_log_law(name, [width] * depth, c_w)
             laws["exact_log_mean"] = log_law.mean
             laws["exact_log_variance"] = log_law.variance
@@ -54,7 +64,7 @@ def signal_laws(architecture: Perceptron, width: int, depth: int) -> dict[str, A
         normalisation=normalisation,
     )
     if scale_free(architecture) and (branch == "two_layer" or name == "linear"):
-        laws["exact_square"] = finite_width.residual_moments(
+        moments = finite_width.residual_moments(
             name,
             depth,
             width,
@@ -63,7 +73,9 @@ def signal_laws(architecture: Perceptron, width: int, depth: int) -> dict[str, A
             c_w=c_w,
             inner_variance=architecture.inner_variance,
             branch=branch,
-        ).square
+        )
+        laws["exact_square"] = moments.square
+        laws["exact_variance"] = moments.square * (1 + 2 / width) - moments.mean**2
     return laws
 
 
@@ -81,4 +93,121 @@ def gradient_law(architecture: Perceptron, width: int, depth: int) -> Array | No
             finite_width.gradient_squared_correlation(name, [width] * (depth - layer))
             for layer in range(depth + 1)
         ]
+    )
+
+
+# ── corrections of order 1/N, and what is exact about a chain ───────────────────────────────
+
+
+@cache
+def signal_corrections(architecture: Perceptron, depth: int) -> Corrections | None:
+    """Return the corrections of order 1/N of the signal variance, or None where there are none.
+
+    They are missing without a block law, and where a one_layer stream grows beyond the reach of
+    their quadrature.
+    """
+    from widthlab.theory.corrections import mlp_corrections, residual_corrections
+    from widthlab.theory.gaussian import QuadratureError
+
+    name, c_w = architecture.activation, architecture.weight_variance or 1.0
+    c_b, normalisation = architecture.bias_variance or 0.0, architecture.normalisation
+    try:
+        if isinstance(architecture, MLP):
+            return mlp_corrections(1.0, depth, name, c_w, c_b, normalisation)
+        return residual_corrections(
+            1.0,
+            depth,
+            name,
+            c_w,
+            c_b,
+            alpha=architecture.branch_scale(depth),
+            branch=architecture.branch,
+            hidden_ratio=architecture.hidden_ratio,
+            inner_variance=architecture.inner_variance,
+            position=architecture.position,
+            normalisation=normalisation,
+        )
+    except (block_law.NoClosure, QuadratureError):
+        return None
+
+
+@cache
+def small_branch_corrections(architecture: Perceptron, depth: int) -> Corrections | None:
+    """Return the published leading order in a small branch (Kawase & Ota 2026), where it applies:
+
+    residual networks with one-layer branches, pre-activation, without normalisation.
+    """
+    from widthlab.theory.corrections import small_branch_corrections as published
+
+    if not (
+        isinstance(architecture, ResidualMLP)
+        and architecture.branch == "one_layer"
+        and architecture.position == "pre"
+        and architecture.normalisation == "none"
+    ):
+        return None
+    return published(
+        1.0,
+        depth,
+        architecture.activation,
+        architecture.weight_variance or 1.0,
+        architecture.bias_variance or 0.0,
+        alpha=architecture.branch_scale(depth),
+    )
+
+
+def signal_step(architecture: Perceptron, width: int, depth: int) -> Step | None:
+    """Return E and Var of a layer's q given the one below, where q is a Markov chain, or None."""
+    from widthlab.theory.one_step import mlp_step, residual_step
+
+    name, c_w = architecture.activation, architecture.weight_variance or 1.0
+    c_b = architecture.bias_variance or 0.0
+    if architecture.normalisation != "none":
+        return None
+    if isinstance(architecture, MLP):
+        return lambda q: mlp_step(q, name, c_w, c_b, width)
+    if architecture.branch != "two_layer" or architecture.position != "pre":
+        return None
+    hidden, inner = architecture.hidden_width(width), architecture.inner_variance
+    alpha = architecture.branch_scale(depth)
+    return lambda q: residual_step(
+        q, name, c_w, c_b, width, hidden, alpha=alpha, inner_variance=inner
+    )
+
+
+def exact_signals(
+    architecture: Perceptron, width: int, depth: int, draws: int, seed: int
+) -> Array | None:
+    """Return draws of q_l from the exact law, (draws, depth + 1), where there is one, or None.
+
+    From an input with |x|²/d = 1: perceptrons that multiply the signal by independent factors, and
+    two-layer residual networks of a scale-invariant activation.
+    """
+    from widthlab.theory.residual_chain import sample_residual_variance
+
+    rng = np.random.default_rng([seed, width])
+    name = architecture.activation
+    c_w, c_b = architecture.weight_variance or 1.0, architecture.bias_variance or 0.0
+    if isinstance(architecture, MLP):
+        if not scale_free(architecture):
+            return None
+        return finite_width.sample_mlp_ratio(name, [width] * depth, draws, rng, c_w)
+    if (
+        name not in finite_width.NEGATIVE_SLOPE
+        or architecture.normalisation != "none"
+        or architecture.branch != "two_layer"
+        or architecture.position != "pre"
+    ):
+        return None
+    return sample_residual_variance(
+        name,
+        depth,
+        width,
+        architecture.hidden_width(width),
+        draws,
+        rng,
+        alpha=architecture.branch_scale(depth),
+        c_w=c_w,
+        c_b=c_b,
+        inner_variance=architecture.inner_variance,
     )
