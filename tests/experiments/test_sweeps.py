@@ -6,77 +6,14 @@ import xarray as xr
 
 from widthlab import experiments
 from widthlab.claims import from_json
-from widthlab.experiments import gradient_correlation, ntk_drift, variance
+from widthlab.experiments import gradient_correlation, ntk_drift
 from widthlab.experiments.shared.base import Measured
-from widthlab.theory.finite_width import sample_mlp_ratio
 
 RELU = {"relu": {"name": "mlp", "activation": "relu"}}
 
 
 def claims_of(dataset):
     return {claim.id: claim for claim in from_json(dataset.attrs["claims"])}
-
-
-def relu_section(**changes):
-    options = {"models": RELU, "width": [32, 64, 128, 256], "depth": 6, "draws": 300, "inputs": 2}
-    return variance.Section(**{**options, **changes})
-
-
-def relu_cells(section, power=1.0, factor=1.0):
-    """Cells whose signals are drawn from the exact ReLU law, distorted as asked."""
-    cells = []
-    for request in variance.cells(section, 0):
-        widths = [request.cell.width] * section.depth
-        generator = np.random.default_rng(request.cell.width)
-        q = sample_mlp_ratio("relu", widths, section.draws, generator)
-        q = factor ** np.arange(q.shape[1]) * q**power
-        both = np.stack([q, q], axis=2)
-        data = xr.Dataset({"signal_variance": (("draw", "layer", "input"), both)})
-        cells.append(Measured(request.label, request.cell, data))
-    return cells
-
-
-def test_the_exact_law_holds_for_draws_from_the_exact_law():
-    section = relu_section()
-    dataset = variance.sweep(section, relu_cells(section))
-    verdicts = {name: claim.verdict for name, claim in claims_of(dataset).items()}
-    assert verdicts == {
-        "variance.relu.mean": "holds",
-        "variance.relu.square": "holds",
-        "variance.relu.log_mean": "holds",
-        "variance.relu.log_variance": "holds",
-        "variance.relu.exponent": "holds",
-    }
-
-
-def test_a_shifted_mean_and_a_wider_spread_fail():
-    section = relu_section()
-    shifted = claims_of(variance.sweep(section, relu_cells(section, factor=1.1)))
-    assert shifted["variance.relu.mean"].verdict == "fails"
-    assert shifted["variance.relu.log_mean"].verdict == "fails"
-    wide = claims_of(variance.sweep(section, relu_cells(section, power=1.5)))
-    assert wide["variance.relu.log_variance"].verdict == "fails"
-
-
-def test_missing_cells_are_holes_and_not_zeros():
-    section = relu_section()
-    cells = relu_cells(section)
-    dataset = variance.sweep(section, cells[1:])
-    assert np.isnan(dataset["mean"].sel(width=32)).all()
-    assert dataset["draws"].sel(model="relu").to_numpy().tolist() == [0, 300, 300, 300]
-    assert len(claims_of(dataset)) == 5
-    assert variance.sweep(section, []).attrs["claims"].strip() == "[]"
-
-
-def test_dead_signals_are_counted_and_leave_logarithms_only():
-    section = relu_section(width=[64], draws=20)
-    (cell,) = relu_cells(section)
-    cell.statistics["signal_variance"][3, 2:] = 0.0
-    dataset = variance.sweep(section, [cell]).sel(model="relu", width=64)
-    np.testing.assert_allclose(dataset["alive"].sel(layer=6), 19 / 20)
-    assert np.isfinite(dataset["log_mean"]).all()
-    (figure,) = [f for f in variance.figures(variance.sweep(section, [cell])) if "layers" in f.id]
-    assert "38 of 40 signals are alive" in figure.caption
 
 
 def drift_section(**changes):
