@@ -228,3 +228,14 @@ def test_ticks_at_values_are_thinned_from_the_largest_down() -> None:
         axes.set_xscale("log")
         at_values(axes.xaxis, [1, 900, 1000, 1024, 10])
     assert list(axes.xaxis.get_major_locator()()) == [1, 10, 1024]
+
+
+def test_a_single_point_on_logarithmic_axes_has_room():
+    data = pd.DataFrame({"x": [1 / 16], "y": [0.3], "low": [0.3], "high": [0.3]})
+    with canvas() as page:
+        (axes,) = page.axes
+        plots.loglog(axes, data, x="x", y="y", low="low", high="high")
+        plots.limits_from(axes, [0.3])
+        page.finish("one-point", "One point", "One point.", "One point.", data)
+        assert axes.get_xlim()[1] > 1.5 * axes.get_xlim()[0]
+        assert axes.get_ylim()[1] > 1.00001 * axes.get_ylim()[0]

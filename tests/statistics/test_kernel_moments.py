@@ -9,9 +9,10 @@ from widthlab.statistics.kernel_moments import (
     deviations,
     diagonal_moments,
     distance,
-    fluctuations,
     halves,
     median_interval,
+    root,
+    squares,
 )
 
 
@@ -69,14 +70,14 @@ def test_the_distance_of_the_mean_is_free_of_its_noise():
     reference = kernels(1, spread=0.0)[0]
     shift = 0.02
     true = np.linalg.norm(np.full((2, 2), shift)) / np.linalg.norm(reference)
-    squares, plain = [], []
+    products, plain = [], []
     for seed in range(300):
         vectors = deviations(kernels(60, seed, shift), reference)
         first, second = halves(vectors).mean(axis=0)
-        squares.append(first @ second)
+        products.append(first @ second)
         plain.append(np.sum(vectors.mean(axis=0) ** 2))
-    error = np.std(squares) / np.sqrt(len(squares))
-    assert abs(np.mean(squares) - true**2) < 5 * error
+    error = np.std(products) / np.sqrt(len(products))
+    assert abs(np.mean(products) - true**2) < 5 * error
     assert np.mean(plain) - true**2 > 10 * error
 
 
@@ -90,8 +91,8 @@ def test_resampled_distances_scatter_about_the_distance():
 def test_the_fluctuation_is_the_root_of_the_total_variance():
     vectors = deviations(kernels(2000), kernels(1, spread=0.0)[0])
     total = vectors.var(axis=0, ddof=1).sum()
-    assert np.mean(fluctuations(vectors) ** 2) == pytest.approx(total)
-    assert np.isnan(fluctuations(vectors[:1])).all()
+    assert root(squares(vectors)[None])[0] == pytest.approx(np.sqrt(total))
+    assert np.isnan(squares(vectors[:1])).all()
     assert halves(vectors[:3]).shape == (0, 2, 3)
 
 

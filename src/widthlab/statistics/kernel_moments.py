@@ -11,7 +11,7 @@ from scipy.stats import binom
 Array = NDArray[np.float64]
 
 BLOCKS = 100
-"""Blocks of draws, each of two halves, from which the distance of a mean is estimated."""
+"""Blocks into which draws are put for resampling; each is two halves for the mean's distance."""
 
 
 @dataclass(frozen=True)
@@ -74,15 +74,21 @@ def deviations(kernels: Array, reference: Array) -> Array:
     return vectors
 
 
-def fluctuations(vectors: Array) -> Array:
-    """Return by how far each draw lies from the mean of all, (draws,): rms is the fluctuation.
+def squares(vectors: Array) -> Array:
+    """Return the mean square distance from the mean of all draws, by blocks of them, (blocks,).
 
-    Stretched so that the mean square is unbiased; NaN for a single draw.
+    Stretched so as to be unbiased; the root of the mean over blocks is the fluctuation. NaN for a
+    single draw.
     """
     draws = len(vectors)
-    stretch = np.sqrt(draws / (draws - 1)) if draws > 1 else np.nan
-    distance: Array = stretch * np.linalg.norm(vectors - vectors.mean(axis=0), axis=1)
-    return distance
+    stretch = draws / (draws - 1) if draws > 1 else np.nan
+    each = stretch * ((vectors - vectors.mean(axis=0)) ** 2).sum(axis=1)
+    return np.array([part.mean() for part in np.array_split(each, min(BLOCKS, draws))])
+
+
+def root(values: Array) -> Array:
+    """Return the root of the mean of squares (batch, blocks), shape (batch,)."""
+    return np.asarray(np.sqrt(values.mean(axis=1)))
 
 
 def halves(vectors: Array) -> Array:
