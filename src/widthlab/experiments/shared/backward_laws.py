@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from widthlab.experiments.shared.laws import scale_free
 from widthlab.specs import MLP, Perceptron
-from widthlab.theory import backward, gradients, tangent_kernel
+from widthlab.theory import backward, gradients, signed_gradients, tangent_kernel
 from widthlab.theory.block_law import NoClosure
 from widthlab.theory.finite_width import LogLaw
 from widthlab.theory.gaussian import QuadratureError
@@ -61,6 +61,38 @@ def gradient_leading(architecture: Perceptron, width: int, depth: int) -> Array 
         return None
     of = gradients.mlp_gradient_correlation(1.0, depth, *_layer(architecture))
     return np.asarray(of / width)
+
+
+def signed_correlation(architecture: Perceptron, width: int, depth: int) -> Array | None:
+    """Return E[g_i g_j]/E g_i² by layer, (depth + 1,); None without a law.
+
+    Exactly zero where the sign of a neuron can be flipped (`sign_symmetric`); otherwise to leading
+    order in 1/N, for perceptrons without normalisation.
+    """
+    if sign_symmetric(architecture):
+        return np.zeros(depth + 1)
+    if not isinstance(architecture, MLP) or architecture.normalisation != "none":
+        return None
+    law = signed_gradients.mlp_signed_correlation(1.0, depth, *_layer(architecture))
+    return np.asarray(law / width)
+
+
+def sign_symmetric(architecture: Perceptron) -> bool:
+    """Say whether the signs of a carried signal's neurons are independent coin tosses.
+
+    They are where the activation is odd, in the stream of a two-layer branch in position pre,
+    where no function acts on single neurons of the stream, and so are those of gradients in ReLU
+    perceptrons without biases. Normalisation over neurons takes the freedom away.
+    """
+    if architecture.normalisation != "none":
+        return False
+    if architecture.activation in ("linear", "tanh", "erf") or exact_backwards(architecture):
+        return True
+    return (
+        not isinstance(architecture, MLP)
+        and architecture.branch == "two_layer"
+        and architecture.position == "pre"
+    )
 
 
 def kernel(architecture: Perceptron, depth: int, gram: Array) -> Array | None:
