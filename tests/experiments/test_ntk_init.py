@@ -125,6 +125,12 @@ def test_kernels_that_are_not_finite_or_dead_are_counted():
         "19 of 20 kernels are finite"
         in ntk_init.figures(ntk_init.sweep(section, [cell]))[1].caption
     )
+    # with singular kernels among them, medians have intervals without an end
+    cell.statistics["ntk"][5:13] = 1.0
+    dataset = ntk_init.sweep(section, [cell])
+    assert np.isfinite(dataset["condition"].item())
+    assert np.isinf(dataset["condition_high"].item())
+    assert len(ntk_init.figures(dataset)) == 5
     cell.statistics["ntk"][:] = 0.0
     assert ntk_init.sweep(section, [cell])["alive"].item() == 0
 

@@ -132,13 +132,19 @@ def _exact_claim(label: str, own: xr.Dataset, draws: int) -> Claim:
 
 
 def _leading_claim(label: str, own: xr.Dataset, draws: int) -> Claim:
-    """Judge the law of leading order that any activation has; ReLU's is the rival."""
+    """Judge the law of leading order that any activation has.
+
+    The rival is the law of ReLU or of linear layers, whichever is further from it.
+    """
     from widthlab.experiments.shared.verdicts import band_claim
     from widthlab.theory.finite_width import fluctuation
 
     data = _points(own, ("leading", "squared", "squared_error"), SMALL)
-    law = data["leading"].to_numpy()
-    relu = np.expm1(data["layers_above"] * np.log1p(fluctuation("relu") / data["width"]))
+    law, width = data["leading"].to_numpy(), data["width"].to_numpy()
+    relu, linear = (
+        np.expm1(data["layers_above"].to_numpy() * np.log1p(fluctuation(name) / width))
+        for name in ("relu", "linear")
+    )
     return band_claim(
         f"gradient_correlation.{label}.leading",
         f"{label}: the correlation of two neurons' squared gradients is that of leading order in "
@@ -149,8 +155,8 @@ def _leading_claim(label: str, own: xr.Dataset, draws: int) -> Claim:
         data["squared_error"].to_numpy(),
         labels=_named(data),
         draws=draws,
-        rival=relu.to_numpy(),
-        tolerance=law**2 + NEXT * law / data["width"].to_numpy(),
+        rival=np.where(np.abs(law - relu) > np.abs(law - linear), relu, linear),
+        tolerance=law**2 + NEXT * law / width,
     )
 
 

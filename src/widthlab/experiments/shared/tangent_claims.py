@@ -173,7 +173,6 @@ def _variance_claim(label: str, architecture: Perceptron, data: pd.DataFrame) ->
     from widthlab.theory.finite_width import fluctuation
 
     depth, width = data["depth"].to_numpy(), data["width"].to_numpy()
-    relu = depth * (11 * depth + 7) / (3 * (depth + 1) * width)
     if exact_backwards(architecture):
         law, tolerance = data["exact_variance"].to_numpy(), np.zeros(len(data))
         words = "follows its exact law in L and N"
@@ -188,7 +187,10 @@ def _variance_claim(label: str, architecture: Perceptron, data: pd.DataFrame) ->
         tolerance = law**2
         words = "follows its leading order in 1/N, up to its own square"
         source = "perturbation theory in 1/N, as Roberts, Yaida & Hanin (2022)"
-        rival = relu
+        # The rival: the law of ReLU or of linear layers, whichever is further from it.
+        relu = depth * (11 * depth + 7) / (3 * (depth + 1) * width)
+        linear = 2 * depth * (2 * depth + 1) / (3 * (depth + 1) * width)
+        rival = np.where(np.abs(law - relu) > np.abs(law - linear), relu, linear)
     return band_claim(
         f"ntk_init.{label}.variance",
         f"{label}: the relative variance of Θ(x, x) {words} (L up to {SMALL:g} N)",
@@ -278,7 +280,7 @@ def _shift_claim(label: str, section: Section, found: Fits) -> Claim:
         -1.0,
         (-0.5, -2.0),
         # The next order is of relative order L/N.
-        tolerance=_tolerance(law, depth / law.x[0]) if law.x else 0.0,
+        tolerance=0.0 if hidden else _tolerance(law, depth / law.x[0]),
         caveat="the noise of the mean hides the shift" if hidden else "",
     )
 

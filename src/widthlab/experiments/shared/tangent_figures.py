@@ -193,6 +193,9 @@ def condition(data: pd.DataFrame, counted: str) -> Figure:
     """Draw the median condition number against width, with that of infinite width."""
     from widthlab.report import plots
 
+    # An interval without an upper end, since many kernels are singular, has no upper bar.
+    data = data.assign(condition_high=data["condition_high"].replace(np.inf, np.nan))
+
     def draw(axes: Axes, own: pd.DataFrame) -> None:
         plots.loglog(
             axes,
