@@ -55,7 +55,7 @@ Cell = DrawsCell
 
 def cells(section: Section, seed: int) -> list[Request]:
     """Return one cell for every architecture and width."""
-    return draws_requests(section, [section.depth])
+    return draws_requests(section, [section.depth], ["gradients"])
 
 
 def extract(cell: Cell, inputs: Inputs) -> xr.Dataset:

@@ -22,7 +22,7 @@ from widthlab.experiments.shared.random_draws import (
     DrawsCell,
     DrawsSection,
     draws_requests,
-    measure_draws,
+    measure_kernels,
     sphere,
 )
 from widthlab.specs import WHOLE, Unit
@@ -83,12 +83,12 @@ Cell = DrawsCell
 
 def cells(section: Section, seed: int) -> list[Request]:
     """Return one cell for every architecture, width and depth."""
-    return draws_requests(section, section.depth)
+    return draws_requests(section, section.depth, ["ntk"])
 
 
 def extract(cell: Cell, inputs: Inputs) -> xr.Dataset:
     """Return tangent kernels over draws, and the inputs' Gram matrix from which theory starts."""
-    dataset = measure_draws(cell, inputs, ["ntk"])
+    dataset = measure_kernels(cell, inputs)
     x = sphere(cell.inputs, inputs).double()
     gram = (x @ x.mT / x.shape[1]).cpu().numpy()
     about = {"units": "1", "description": "x_a·x_b/d, Gram matrix of the inputs"}
