@@ -65,7 +65,7 @@ def test_every_claim_holds_for_gradients_that_obey_the_laws():
     [
         ({"factor": 1.1}, ("norm", "imbalance_mean")),
         ({"power": 1.3}, ("exact", "imbalance_variance")),
-        ({"signed": 0.005}, ("signed",)),
+        ({"signed": 0.01}, ("signed",)),
     ],
 )
 def test_each_claim_fails_where_its_law_is_broken(changes, names):
@@ -92,10 +92,13 @@ def test_other_activations_are_held_against_leading_orders():
     cells = obeying(section)  # ReLU's sizes
     assert claims_of(gradient_correlation.sweep(section, cells))["leading"].verdict == "fails"
     section = section_of({"net": {**RELU, "activation": "gelu"}}, draws=4000)
-    dataset = gradient_correlation.sweep(section, obeying(section))
+    dataset = gradient_correlation.sweep(section, obeying(section, signed=0.01))
     law = dataset["signed_law"].sel(model="net", width=32)
-    assert float(law.sel(layer=1)) > 0.001
-    assert claims_of(dataset)["signed"].verdict == "fails"  # zero was given
+    assert 0.001 < float(law.sel(layer=1)) < 0.003
+    assert claims_of(dataset)["signed"].verdict == "fails"
+    # zero lies within the noise of the law here, and so does the law
+    undecided = claims_of(gradient_correlation.sweep(section, obeying(section)))["signed"]
+    assert undecided.verdict == "undecided"
     section = section_of({"net": {**RELU, "name": "residual_mlp", "branch": "one_layer"}})
     dataset = gradient_correlation.sweep(section, obeying(section))
     assert np.isnan(dataset["signed_law"]).all()

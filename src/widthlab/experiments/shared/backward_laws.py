@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -59,8 +61,7 @@ def gradient_leading(architecture: Perceptron, width: int, depth: int) -> Array 
     """Return E[g_i² g_j²]/(E g_i²)² − 1 to leading order by layer, (depth + 1,), or None."""
     if not isinstance(architecture, MLP) or architecture.normalisation != "none":
         return None
-    of = gradients.mlp_gradient_correlation(1.0, depth, *_layer(architecture))
-    return np.asarray(of / width)
+    return np.asarray(_correlation(depth, *_layer(architecture)) / width)
 
 
 def signed_correlation(architecture: Perceptron, width: int, depth: int) -> Array | None:
@@ -73,8 +74,7 @@ def signed_correlation(architecture: Perceptron, width: int, depth: int) -> Arra
         return np.zeros(depth + 1)
     if not isinstance(architecture, MLP) or architecture.normalisation != "none":
         return None
-    law = signed_gradients.mlp_signed_correlation(1.0, depth, *_layer(architecture))
-    return np.asarray(law / width)
+    return np.asarray(_signed(depth, *_layer(architecture)) / width)
 
 
 def sign_symmetric(architecture: Perceptron) -> bool:
@@ -149,3 +149,16 @@ def _layer(architecture: Perceptron) -> tuple[str, float, float]:
         architecture.weight_variance or 0.0,
         architecture.bias_variance or 0.0,
     )
+
+
+# These take long in deep networks, and are asked for at every width.
+
+
+@cache
+def _correlation(depth: int, name: str, c_w: float, c_b: float) -> Array:
+    return gradients.mlp_gradient_correlation(1.0, depth, name, c_w, c_b)
+
+
+@cache
+def _signed(depth: int, name: str, c_w: float, c_b: float) -> Array:
+    return signed_gradients.mlp_signed_correlation(1.0, depth, name, c_w, c_b)

@@ -99,11 +99,14 @@ def claims(
 
 
 def _points(own: xr.Dataset, names: tuple[str, ...], largest: float) -> pd.DataFrame:
-    """Return hidden layers with at least one layer above and k/N small enough, as a table."""
+    """Return hidden layers with k = 1, 2, 4, … layers above and k/N small enough, as a table.
+
+    Neighbouring layers know much of one another, and every comparison more widens the band.
+    """
     own = own.sel(layer=own["layer"] > 0)
     data = own[[*names, "layers_above"]].to_dataframe().reset_index()
     small = data["layers_above"] <= np.maximum(largest * data["width"], 1)
-    return data[small & (data["layers_above"] > 0)]
+    return data[small & data["layers_above"].isin(2 ** np.arange(31))]
 
 
 def _named(data: pd.DataFrame) -> list[str]:
@@ -114,17 +117,18 @@ def _named(data: pd.DataFrame) -> list[str]:
 
 
 def _exact_claim(label: str, own: xr.Dataset, draws: int) -> Claim:
-    from widthlab.experiments.shared.verdicts import band_claim
+    from widthlab.experiments.shared.verdicts import band_claim, errors_of_variances
 
     data = _points(own, ("exact", "squared", "squared_error"), SMALL)
+    law, measured = data["exact"].to_numpy(), data["squared"].to_numpy()
     return band_claim(
         f"gradient_correlation.{label}.exact",
         f"{label}: squared gradients of two neurons are correlated by (1 + c/N)ᵏ − 1 with k "
         f"layers above (c = 5 for ReLU, 2 for linear), at k up to {SMALL:g} N",
         "Hanin (2018); Hanin & Nica (2020)",
-        data["exact"].to_numpy(),
-        data["squared"].to_numpy(),
-        data["squared_error"].to_numpy(),
+        law,
+        measured,
+        errors_of_variances(law, measured, data["squared_error"].to_numpy()),
         labels=_named(data),
         draws=draws,
         rival=np.zeros(len(data)),
@@ -136,11 +140,12 @@ def _leading_claim(label: str, own: xr.Dataset, draws: int) -> Claim:
 
     The rival is the law of ReLU or of linear layers, whichever is further from it.
     """
-    from widthlab.experiments.shared.verdicts import band_claim
+    from widthlab.experiments.shared.verdicts import band_claim, errors_of_variances
     from widthlab.theory.finite_width import fluctuation
 
     data = _points(own, ("leading", "squared", "squared_error"), SMALL)
-    law, width = data["leading"].to_numpy(), data["width"].to_numpy()
+    law, measured = data["leading"].to_numpy(), data["squared"].to_numpy()
+    width = data["width"].to_numpy()
     relu, linear = (
         np.expm1(data["layers_above"].to_numpy() * np.log1p(fluctuation(name) / width))
         for name in ("relu", "linear")
@@ -151,8 +156,8 @@ def _leading_claim(label: str, own: xr.Dataset, draws: int) -> Claim:
         f"1/N, up to its own square and 1/N of it, at k up to {SMALL:g} N",
         "perturbation theory in 1/N, as Roberts, Yaida & Hanin (2022)",
         law,
-        data["squared"].to_numpy(),
-        data["squared_error"].to_numpy(),
+        measured,
+        errors_of_variances(law, measured, data["squared_error"].to_numpy()),
         labels=_named(data),
         draws=draws,
         rival=np.where(np.abs(law - relu) > np.abs(law - linear), relu, linear),
@@ -186,16 +191,21 @@ def _squared(values: Array) -> Array:
 def _signed_claim(label: str, architecture: Perceptron, own: xr.Dataset, draws: int) -> Claim:
     from widthlab.experiments.shared.verdicts import band_claim
 
-    data = _points(own, ("signed", "signed_error", "signed_law"), np.inf)
+    data = _points(own, ("signed", "signed_error", "signed_law", "sampling_floor"), SMALL)
     width = data["width"].to_numpy()
+    # Products of neurons are as skewed as χ² with one degree of freedom: few draws can agree by
+    # chance, so that the error that is known beforehand is the least.
+    errors = np.fmax(data["signed_error"].to_numpy(), data["sampling_floor"].to_numpy())
     law, tolerance = data["signed_law"].to_numpy(), np.zeros(len(data))
     if sign_symmetric(architecture):
         words, rival = "is zero at every width", 1 / width
         source = "symmetry of the weights; its sampling floor is √(2(1+ρ)/(N(N−1)·draws))"
     elif np.isfinite(law).all():
         depth = int(own["layer"][-1])
-        words, rival = "is that of leading order in 1/N, up to L/N of it and 1/N²", 0 * width
-        tolerance = np.abs(law) * depth / width + width**-2.0
+        words, rival = "is that of leading order in 1/N, up to the next order", 0 * width
+        # The next order is L/N of the leading one, or 1/N² where that vanishes.
+        order = np.abs(law) * depth / width
+        tolerance = np.where(np.abs(law) * width > 1e-9, order, width**-2.0)
         source = "conditioning of the weights on the forward pass; zero by symmetry is the rival"
     else:
         words, rival = "is of order 1/N and not 1/√N", width**-0.5
@@ -203,11 +213,11 @@ def _signed_claim(label: str, architecture: Perceptron, own: xr.Dataset, draws: 
         source = "no symmetry makes it zero: the backward pass uses the weights of the forward one"
     return band_claim(
         f"gradient_correlation.{label}.signed",
-        f"{label}: the signed correlation of two neurons' gradients {words}",
+        f"{label}: the signed correlation of two neurons' gradients {words} (k up to {SMALL:g} N)",
         source,
         law,
         data["signed"].to_numpy(),
-        data["signed_error"].to_numpy(),
+        errors,
         rival=rival,
         labels=_named(data),
         draws=draws,
@@ -252,7 +262,7 @@ def _norm_claim(label: str, own: xr.Dataset, draws: int, *, exact: bool) -> Clai
 
 def _imbalance_claims(label: str, own: xr.Dataset, draws: int) -> list[Claim]:
     """Judge mean and variance of log(|g_1|²/|g_L|²) by their exact laws, at all widths."""
-    from widthlab.experiments.shared.verdicts import band_claim
+    from widthlab.experiments.shared.verdicts import band_claim, errors_of_variances
 
     first, depth = own.sel(layer=1), int(own["layer"][-1])
     widths = first["width"].to_numpy()
@@ -261,6 +271,11 @@ def _imbalance_claims(label: str, own: xr.Dataset, draws: int) -> list[Claim]:
     rivals = {
         "log_mean": np.zeros(len(widths)),
         "log_variance": widest * np.sqrt(widths[-1] / widths),
+    }
+    spread, law = first["log_variance"].to_numpy(), first["exact_log_variance"].to_numpy()
+    errors = {
+        "log_mean": first["log_mean_error"].to_numpy(),
+        "log_variance": errors_of_variances(law, spread, first["log_variance_error"].to_numpy()),
     }
     made = []
     for name, word in (("log_mean", "mean"), ("log_variance", "variance")):
@@ -272,7 +287,7 @@ def _imbalance_claims(label: str, own: xr.Dataset, draws: int) -> list[Claim]:
                 "Hanin (2018); Hanin & Nica (2020): sums of ψ and ψ' over layers",
                 first[f"exact_{name}"].to_numpy(),
                 first[name].to_numpy(),
-                first[f"{name}_error"].to_numpy(),
+                errors[name],
                 labels=[f"N = {width}, L = {depth}" for width in widths],
                 draws=draws,
                 rival=rivals[name],

@@ -122,7 +122,9 @@ def claims(section: Section, dataset: xr.Dataset, found: Fits) -> list[Claim]:
         made.append(_mean_claim(label, architecture, small))
         if np.isfinite(table["leading_variance"]).all():
             made.append(_variance_claim(label, architecture, small))
-        made.append(_collapse_claim(label, architecture, table))
+        collapse = _collapse_claim(label, architecture, table)
+        if collapse is not None:
+            made.append(collapse)
         made.append(_fluctuation_claim(label, section, found))
         if not _linear(architecture) and np.isfinite(table["infinite_mean"]).all():
             made.append(_shift_claim(label, section, found))
@@ -169,7 +171,7 @@ def _mean_claim(label: str, architecture: Perceptron, data: pd.DataFrame) -> Cla
 
 
 def _variance_claim(label: str, architecture: Perceptron, data: pd.DataFrame) -> Claim:
-    from widthlab.experiments.shared.verdicts import band_claim
+    from widthlab.experiments.shared.verdicts import band_claim, errors_of_variances
     from widthlab.theory.finite_width import fluctuation
 
     depth, width = data["depth"].to_numpy(), data["width"].to_numpy()
@@ -191,13 +193,14 @@ def _variance_claim(label: str, architecture: Perceptron, data: pd.DataFrame) ->
         relu = depth * (11 * depth + 7) / (3 * (depth + 1) * width)
         linear = 2 * depth * (2 * depth + 1) / (3 * (depth + 1) * width)
         rival = np.where(np.abs(law - relu) > np.abs(law - linear), relu, linear)
+    measured = data["relative_variance"].to_numpy()
     return band_claim(
         f"ntk_init.{label}.variance",
         f"{label}: the relative variance of Θ(x, x) {words} (L up to {SMALL:g} N)",
         source,
         law,
-        data["relative_variance"].to_numpy(),
-        data["relative_variance_error"].to_numpy(),
+        measured,
+        errors_of_variances(law, measured, data["relative_variance_error"].to_numpy()),
         rival=rival,
         labels=_named(data),
         draws=_draws(data),
@@ -205,41 +208,55 @@ def _variance_claim(label: str, architecture: Perceptron, data: pd.DataFrame) ->
     )
 
 
-def _collapse_claim(label: str, architecture: Perceptron, data: pd.DataFrame) -> Claim:
+def _collapse_claim(label: str, architecture: Perceptron, data: pd.DataFrame) -> Claim | None:
     """Judge that networks of equal L/N fluctuate alike, by the deepest of each group.
 
     Readout and first matrix fluctuate whatever the depth: by as much as a layer of a perceptron,
-    or as 1/α² blocks of a residual network, does. Hence a relative correction of order 1/(α² L).
+    or as 1/α² blocks of a residual network, does. Hence a relative correction of order 1/(α² L),
+    and nothing to judge where no network has α² L > 1.
     """
-    from widthlab.experiments.shared.verdicts import band_claim
+    from widthlab.experiments.shared.verdicts import band_claim, errors_of_variances
 
-    ratio = (data["depth"] / data["width"]).round(12)
-    data = data.assign(ratio=ratio).sort_values("depth")
+    if isinstance(architecture, MLP):
+        counted, order = list(data["depth"]), "1/L"
+    else:
+        counted = [d * architecture.branch_scale(int(d)) ** 2 for d in data["depth"]]
+        order = "1/(α² L), α being the branches' scale"
+    data = data.assign(ratio=(data["depth"] / data["width"]).round(12), counted=counted)
+    data = data[data["counted"] > 1 + 1e-9].sort_values("depth")
     deepest = data.groupby("ratio", as_index=False).last()
     both = data.merge(deepest, on="ratio", suffixes=("", "_deep"))
     both = both[both["depth"] < both["depth_deep"]]
-    law = both["log_variance_deep"].to_numpy()
-    if isinstance(architecture, MLP):
-        step, order = np.ones(len(both)), "1/L"
-    else:
-        scale = [architecture.branch_scale(int(depth)) for depth in both["depth"]]
-        step, order = np.square(scale), "1/(α² L), α being the branches' scale"
+    if both.empty:
+        return None
+    law, spread = both["log_variance_deep"].to_numpy(), both["log_variance"].to_numpy()
+    error = np.hypot(
+        errors_of_variances(law, spread, both["log_variance_error"].to_numpy()),
+        both["log_variance_error_deep"].to_numpy(),
+    )
     share = both["width_deep"].to_numpy() / both["width"].to_numpy()
     names = zip(_named(both), both["depth_deep"], strict=True)
-    return band_claim(
+    claim = band_claim(
         f"ntk_init.{label}.collapse",
         f"{label}: the spread of log Θ(x, x) is the same for networks of equal L/N, up to "
         f"corrections of relative order {order}",
         "Hanin & Nica (2020): the kernel's fluctuation is governed by L/N",
         law,
-        both["log_variance"].to_numpy(),
-        np.hypot(both["log_variance_error"].to_numpy(), both["log_variance_error_deep"].to_numpy()),
+        spread,
+        error,
         # The rival: width alone governs, whatever the depth.
         rival=law * share,
         labels=[f"{name} (against L = {deep})" for name, deep in names],
         draws=_draws(both),
-        tolerance=law / np.maximum(step * both["depth"].to_numpy(), 1e-12),
+        tolerance=law / both["counted"].to_numpy(),
     )
+    if claim.verdict != "fails":
+        return claim
+    why = (
+        "L/N alone governs where all layers count alike, at criticality and a stable fixed point; "
+        "elsewhere the kernel's size, and with it the weight of a layer, changes along the network"
+    )
+    return claim.model_copy(update={"reason": f"{claim.reason}; {why}"})
 
 
 def _fluctuation_claim(label: str, section: Section, found: Fits) -> Claim:

@@ -137,6 +137,17 @@ def band_claim(
     )
 
 
+def errors_of_variances(law: Array, measured: Array, errors: Array) -> Array:
+    """Return the errors that estimated variances have if the law holds.
+
+    The error of a variance is proportional to it, so that an estimate that is too small by chance
+    comes with an error too small by the same factor, and would be said to exclude the law too
+    often. Errors of estimates above the law, or not positive, stay as they are.
+    """
+    positive = np.where(measured > 0, measured, np.inf)
+    return np.asarray(errors * np.maximum(law / positive, 1.0))
+
+
 def _misfit(law: PowerLaw) -> str:
     return f"χ²/dof {law.misfit:.3g}, p = {law.misfit_p:.2g}, curvature {law.curvature:.2g}"
 
