@@ -27,7 +27,7 @@ from widthlab.experiments.shared.random_draws import (
 if TYPE_CHECKING:
     import xarray as xr
 
-    from widthlab.experiments.shared.gradient_claims import Samples
+    from widthlab.experiments.gradient_correlation.claims import Samples
     from widthlab.report.figures import Figure
 
 Array = NDArray[np.float64]
@@ -92,7 +92,7 @@ THEORY = {
 def sweep(section: Section, measured: list[Measured]) -> xr.Dataset:
     """Return correlations and norms by model, width and layer, with theory beside and claims."""
     from widthlab.claims import to_json
-    from widthlab.experiments.shared import gradient_claims
+    from widthlab.experiments.gradient_correlation import claims
     from widthlab.experiments.shared.frames import LayerTable
     from widthlab.statistics.gradient_correlation import signed_correlation, squared_correlation
     from widthlab.statistics.moments import signal_moments
@@ -133,9 +133,9 @@ def sweep(section: Section, measured: list[Measured]) -> xr.Dataset:
     above = section.depth - np.arange(section.depth + 1)
     about = {"units": "layers", "description": "k, hidden layers above"}
     dataset = dataset.assign(layers_above=("layer", above, about))
-    fits = gradient_claims.fits(section, samples)
-    dataset = dataset.assign(gradient_claims.slopes(section, fits).variables)
-    dataset.attrs["claims"] = to_json(gradient_claims.claims(section, dataset, samples, fits))
+    fits = claims.fits(section, samples)
+    dataset = dataset.assign(claims.slopes(section, fits).variables)
+    dataset.attrs["claims"] = to_json(claims.claims(section, dataset, samples, fits))
     return dataset
 
 
@@ -164,20 +164,20 @@ def _laws(section: Section, label: str, width: int) -> dict[str, Array]:
 
 def figures(dataset: xr.Dataset) -> list[Figure]:
     """Return the correlation by layers above and by width, norms, imbalance and signed form."""
-    from widthlab.experiments.shared import gradient_figures
+    from widthlab.experiments.gradient_correlation import drawings
 
-    data = gradient_figures.table(dataset)
+    data = drawings.table(dataset)
     present = dataset["draws"].to_numpy()[dataset["draws"].to_numpy() > 0]
     counted = (
         f"{int(present.sum()):,} of {int(dataset.attrs['asked']) * len(present):,} draws are finite"
     )
     return [
-        gradient_figures.above(data, counted),
-        gradient_figures.width(data, counted),
-        gradient_figures.norm(data, counted),
-        gradient_figures.spread(data, f"{counted}; {_alive(dataset)}"),
-        gradient_figures.imbalance(data, dataset, f"{counted}; {_alive(dataset)}"),
-        gradient_figures.signed(data, counted),
+        drawings.above(data, counted),
+        drawings.width(data, counted),
+        drawings.norm(data, counted),
+        drawings.spread(data, f"{counted}; {_alive(dataset)}"),
+        drawings.imbalance(data, dataset, f"{counted}; {_alive(dataset)}"),
+        drawings.signed(data, counted),
     ]
 
 

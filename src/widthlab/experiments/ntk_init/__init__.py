@@ -30,7 +30,7 @@ from widthlab.specs import WHOLE, Unit
 if TYPE_CHECKING:
     import xarray as xr
 
-    from widthlab.experiments.shared.tangent_claims import Samples
+    from widthlab.experiments.ntk_init.claims import Samples
     from widthlab.report.figures import Figure
 
 Array = NDArray[np.float64]
@@ -127,7 +127,8 @@ def sweep(section: Section, measured: list[Measured]) -> xr.Dataset:
     import xarray as xr
 
     from widthlab.claims import to_json
-    from widthlab.experiments.shared import backward_laws, tangent_claims
+    from widthlab.experiments.ntk_init import claims
+    from widthlab.experiments.shared import backward_laws
     from widthlab.statistics.kernel_moments import condition_numbers
 
     labels, depths, widths = list(section.models), section.depth, section.width
@@ -181,9 +182,9 @@ def sweep(section: Section, measured: list[Measured]) -> xr.Dataset:
         coords={"model": labels, "depth": depths, "width": widths},
         attrs={"experiment": "ntk_init", "draws": section.draws, "inputs": n},
     )
-    fits = tangent_claims.fits(section, samples)
-    dataset = dataset.assign(tangent_claims.slopes(section, fits).variables)
-    dataset.attrs["claims"] = to_json(tangent_claims.claims(section, dataset, fits))
+    fits = claims.fits(section, samples)
+    dataset = dataset.assign(claims.slopes(section, fits).variables)
+    dataset.attrs["claims"] = to_json(claims.claims(section, dataset, fits))
     return dataset
 
 
@@ -217,16 +218,16 @@ def _statistics(kernels: Array, limit: Array) -> tuple[dict[str, float], tuple[A
 
 def figures(dataset: xr.Dataset) -> list[Figure]:
     """Return convergence with width, variance and its collapse in L/N, mean, and conditioning."""
-    from widthlab.experiments.shared import tangent_figures
+    from widthlab.experiments.ntk_init import drawings
 
-    data = tangent_figures.table(dataset, [*MEASURED, *THEORY])
+    data = drawings.table(dataset, [*MEASURED, *THEORY])
     total = int(dataset["finite"].sum())
     asked = int(dataset.attrs["draws"]) * int(dataset["measured"].sum())
     counted = f"{total:,} of {asked:,} kernels are finite"
     return [
-        tangent_figures.convergence(data, dataset, counted),
-        tangent_figures.variance(data, counted),
-        tangent_figures.collapse(data, counted),
-        tangent_figures.mean(data, counted),
-        tangent_figures.condition(data, counted),
+        drawings.convergence(data, dataset, counted),
+        drawings.variance(data, counted),
+        drawings.collapse(data, counted),
+        drawings.mean(data, counted),
+        drawings.condition(data, counted),
     ]
