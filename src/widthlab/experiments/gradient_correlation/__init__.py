@@ -133,6 +133,7 @@ def sweep(section: Section, measured: list[Measured]) -> xr.Dataset:
     above = section.depth - np.arange(section.depth + 1)
     about = {"units": "layers", "description": "k, hidden layers above"}
     dataset = dataset.assign(layers_above=("layer", above, about))
+    dataset["draws"].attrs["description"] = "draws whose gradients are finite"
     fits = claims.fits(section, samples)
     dataset = dataset.assign(claims.slopes(section, fits).variables)
     dataset.attrs["claims"] = to_json(claims.claims(section, dataset, samples, fits))

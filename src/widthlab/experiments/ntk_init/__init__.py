@@ -223,7 +223,12 @@ def figures(dataset: xr.Dataset) -> list[Figure]:
     data = drawings.table(dataset, [*MEASURED, *THEORY])
     total = int(dataset["finite"].sum())
     asked = int(dataset.attrs["draws"]) * int(dataset["measured"].sum())
-    counted = f"{total:,} of {asked:,} kernels are finite"
+    diagonal = dataset["finite"] * int(dataset.attrs["inputs"])
+    alive = round(float((diagonal * dataset["alive"].fillna(0)).sum()))
+    counted = (
+        f"{total:,} of {asked:,} kernels are finite, and of their {int(diagonal.sum()):,} entries "
+        f"Θ(x, x) {alive:,} are alive"
+    )
     return [
         drawings.convergence(data, dataset, counted),
         drawings.variance(data, counted),
