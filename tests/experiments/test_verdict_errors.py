@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from widthlab.experiments.shared.verdicts import errors_of_variances
+from widthlab.experiments.shared.verdicts import errors_of_variances, exponent_claim
+from widthlab.scaling import fit_power_law
 
 
 def test_variances_that_are_small_by_chance_reject_no_law():
@@ -22,3 +23,19 @@ def test_only_estimates_below_the_law_are_touched():
     measured, errors = np.array([-0.1, 0.5, 1.0, 2.0]), np.full(4, 0.1)
     found = errors_of_variances(np.ones(4), measured, errors)
     np.testing.assert_allclose(found, [0.1, 0.2, 0.1, 0.1])
+
+
+def test_points_that_bend_by_the_next_order_still_are_a_power_law():
+    """N^-½ (1 + 3/N), so precisely measured that the bend is seen; 3/32 is allowed for, or not."""
+    widths = [32, 64, 128, 256]
+    rng = np.random.default_rng(1)
+    samples = [w**-0.5 * (1 + 3 / w) * (1 + 1e-3 * rng.standard_normal(200)) for w in widths]
+    law = fit_power_law(widths, samples)
+    assert not law.straight
+
+    def verdict(tolerance):
+        words = ("a.b.c", "falls as N^-½", "a paper")
+        return exponent_claim(*words, law, -0.5, (-1.0, 0.0), tolerance=tolerance).verdict
+
+    assert verdict(0.0) == "undecided"
+    assert verdict(3 / 32 / np.log(8)) == "holds"

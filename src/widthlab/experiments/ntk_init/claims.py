@@ -36,10 +36,10 @@ FLOORS = 5.0
 def fits(section: Section, samples: Samples) -> Fits:
     """Fit power laws in the width, at one depth for each model.
 
-    The fluctuation is taken at the shallowest depth, where the next order, in L/N, is smallest;
-    the shift at the deepest with three widths of L/N ≤ LEADING, since it grows with L/N, and the
-    noise of the mean with √(L/N) only. Widths at which the shift of the narrowest network, falling
-    as 1/N, would not stand out of the noise are left out: the data at a width do not choose it.
+    The fluctuation is taken at the shallowest depth, where the next order, in L/N, is smallest.
+    For the shift, widths at which that of the narrowest network, falling as 1/N, would not stand
+    out of the noise of the mean are left out (the data at a width do not choose it), and the depth
+    is that with most widths left; of several the deepest, since the shift grows with L/N.
     """
     from widthlab.scaling import fit_power_law
     from widthlab.statistics.kernel_moments import distance, root
@@ -58,10 +58,13 @@ def fits(section: Section, samples: Samples) -> Fits:
         own = [samples[label, shallow, width][0] for width in at[shallow]]
         law = fit_power_law(at[shallow], own, statistic=root)
         found["fluctuation"][label] = shallow, law
-        deep = max((depth for depth in section.depth if len(at[depth]) >= 3), default=shallow)
-        visible = _visible({width: samples[label, deep, width] for width in at[deep]})
-        means = [samples[label, deep, width][1] for width in visible]
-        found["shift"][label] = deep, fit_power_law(visible, means, statistic=distance)
+        seen = {
+            depth: _visible({width: samples[label, depth, width] for width in at[depth]})
+            for depth in section.depth
+        }
+        deep = max(section.depth, key=lambda d: (len(seen[d]), len(at[d]) >= 3, d))
+        means = [samples[label, deep, width][1] for width in seen[deep]]
+        found["shift"][label] = deep, fit_power_law(seen[deep], means, statistic=distance)
     return found
 
 
