@@ -96,6 +96,7 @@ def test_other_activations_are_held_against_leading_orders():
     law = dataset["signed_law"].sel(model="net", width=32)
     assert 0.001 < float(law.sel(layer=1)) < 0.003
     assert claims_of(dataset)["signed"].verdict == "fails"
+    assert "stable from below only" in claims_of(dataset)["signed"].reason
     # zero lies within the noise of the law here, and so does the law
     undecided = claims_of(gradient_correlation.sweep(section, obeying(section)))["signed"]
     assert undecided.verdict == "undecided"

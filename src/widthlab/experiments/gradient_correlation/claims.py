@@ -95,7 +95,19 @@ def claims(
         if exact:
             made.extend(_imbalance_claims(label, own, draws))
         made.append(_imbalance_exponent(label, section, laws[label]))
-    return made
+    return [_explained(claim, section.models[claim.id.split(".")[1]]) for claim in made]
+
+
+def _explained(claim: Claim, architecture: Perceptron) -> Claim:
+    """Add to what fails why a critical point that is stable from below only makes it fail."""
+    if claim.verdict != "fails" or architecture.activation not in ("gelu", "silu"):
+        return claim
+    why = (
+        f"the critical point of {architecture.activation} is stable from below only: a signal "
+        "whose variance has strayed above it runs away along the layers, and with it the gradient, "
+        "so that orders in 1/N end at a smaller L/N than elsewhere"
+    )
+    return claim.model_copy(update={"reason": f"{claim.reason}; {why}"})
 
 
 def _points(own: xr.Dataset, names: tuple[str, ...], largest: float) -> pd.DataFrame:
