@@ -46,6 +46,11 @@ SECTIONS = [
     {
         "variance": {**DRAWS, "models": {k: PERCEPTRONS[k] for k in ("relu", "batch", "half")}},
         "gradient_correlation": {**DRAWS, "models": {k: PERCEPTRONS[k] for k in ("relu", "one")}},
+        "ntk_init": {
+            **DRAWS,
+            "depth": [1, 2],
+            "models": {k: {**PERCEPTRONS[k], "parameterisation": "ntk"} for k in ("relu", "half")},
+        },
     },
     {
         "ntk_drift": {

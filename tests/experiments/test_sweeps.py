@@ -6,7 +6,7 @@ import xarray as xr
 
 from widthlab import experiments
 from widthlab.claims import from_json
-from widthlab.experiments import gradient_correlation, ntk_drift
+from widthlab.experiments import ntk_drift
 from widthlab.experiments.shared.base import Measured
 
 RELU = {"relu": {"name": "mlp", "activation": "relu"}}
@@ -103,43 +103,6 @@ def test_a_models_own_learning_rate_reaches_its_checkpoints_only():
         for request in ntk_drift.cells(section, 0)
     }
     assert rates == {("residual_mlp", 0.1), ("mlp", 0.5)}
-
-
-def gradient_cells(section, correlation):
-    """Cells whose pair moments have a given squared correlation by width and layer."""
-    cells = []
-    for request in gradient_correlation.cells(section, 0):
-        width = request.cell.width
-        generator = np.random.default_rng(width)
-        shape = (section.draws, section.depth + 1, 2)
-        above = section.depth - np.arange(section.depth + 1)
-        # m2 = gamma-distributed gradient sizes, of which independent neurons share all.
-        variance_of = np.maximum(correlation(width, above), 1e-9)[None, :, None]
-        m2 = generator.gamma(1 / variance_of, variance_of, shape)
-        data = xr.Dataset(
-            {
-                "m2": (("draw", "layer", "input"), m2),
-                "m22": (("draw", "layer", "input"), m2**2),
-                "m11": (("draw", "layer", "input"), 0.01 * generator.standard_normal(shape)),
-                "gradient_norm": (("draw", "layer", "input"), np.sqrt(m2 * width)),
-            },
-            coords={"neurons": ("layer", np.full(section.depth + 1, width))},
-        )
-        cells.append(Measured(request.label, request.cell, data))
-    return cells
-
-
-def test_gradient_claims_follow_the_data():
-    section = gradient_correlation.Section(
-        models=RELU, width=[32, 64, 128], depth=3, draws=2000, inputs=2
-    )
-    exact = gradient_cells(section, lambda n, k: (1 + 5 / n) ** k - 1)
-    claims = claims_of(gradient_correlation.sweep(section, exact))
-    assert {claim.verdict for claim in claims.values()} == {"holds"}
-    slow = gradient_cells(section, lambda n, k: k / n**0.5)
-    claims = claims_of(gradient_correlation.sweep(section, slow))
-    assert claims["gradient_correlation.relu.exact"].verdict == "fails"
-    assert claims["gradient_correlation.relu.exponent"].verdict == "fails"
 
 
 @pytest.mark.parametrize("name", experiments.names())

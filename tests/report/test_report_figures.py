@@ -262,3 +262,14 @@ def test_the_legend_has_widths_in_order_though_no_panel_has_all() -> None:
         page.legend("width N")
         (legend,) = page.figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["16", "256", "1024", "law"]
+
+
+def test_a_single_point_on_logarithmic_axes_has_room():
+    data = pd.DataFrame({"x": [1 / 16], "y": [0.3], "low": [0.3], "high": [0.3]})
+    with canvas() as page:
+        (axes,) = page.axes
+        plots.loglog(axes, data, x="x", y="y", low="low", high="high")
+        plots.limits_from(axes, [0.3])
+        page.finish("one-point", "One point", "One point.", "One point.", data)
+        assert axes.get_xlim()[1] > 1.5 * axes.get_xlim()[0]
+        assert axes.get_ylim()[1] > 1.00001 * axes.get_ylim()[0]

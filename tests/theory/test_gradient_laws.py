@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
-from widthlab.theory.block_law import NoClosure
+from widthlab.theory.block_law import NoClosure, mlp_variance
 from widthlab.theory.finite_width import gradient_squared_correlation
 from widthlab.theory.gaussian import ACTIVATIONS
 from widthlab.theory.gradients import (
     mlp_gradient,
     mlp_gradient_correlation,
     residual_gradient,
+    summed_fluctuation,
 )
 
 DEPTH, WIDTH, DRAWS, CHUNK = 3, 64, 6000, 500
@@ -207,3 +208,16 @@ def test_critical_gradients_stay():
     assert mlp_gradient_correlation(np.ones(2), 4, "tanh", 1.0, 0.0).shape == (5, 2)
     with pytest.raises(NoClosure, match="batch"):
         mlp_gradient(Q0, 3, "tanh", 1.0, 0.0, "batch")
+
+
+@pytest.mark.parametrize(("name", "c_w", "c_b"), [("tanh", 1.5, 0.2), ("gelu", 2.0, 0.2)])
+def test_the_correlation_of_all_layers_at_once_is_that_of_each(name, c_w, c_b):
+    """The slow twin: the fluctuation of a sum over the layers above, one layer at a time."""
+    q0, depth = np.array([0.5, 1.0]), 6
+    law = mlp_variance(q0, depth, name, c_w, c_b)
+    slow = np.zeros_like(law)
+    for layer in range(depth):
+        above = np.repeat((np.arange(depth) >= layer)[:, None].astype(float), 2, axis=1)
+        slow[layer] = summed_fluctuation(law, name, c_w, c_b, above)
+    fast = mlp_gradient_correlation(q0, depth, name, c_w, c_b)
+    np.testing.assert_allclose(fast, slow, rtol=1e-12)

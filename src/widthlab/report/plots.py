@@ -232,7 +232,9 @@ def limits_from(axes: Axes, values: Sequence[float], margin: float = 0.08) -> No
         finite = np.log10(finite[finite > 0])
     if finite.size == 0:
         return
-    pad = margin * max(float(np.ptp(finite)), 1e-9)
+    # one value, or all of them equal, still need an axis of some length
+    least = 1e-3 * max(float(np.abs(finite).max()), 1e-9)
+    pad = margin * max(float(np.ptp(finite)), least)
     ends = (float(finite.min()) - pad, float(finite.max()) + pad)
     if axes.get_yscale() == "log":
         ends = (10.0 ** ends[0], 10.0 ** ends[1])

@@ -44,7 +44,16 @@ def _apart(values: list[float], log: bool) -> list[float]:
 
 
 def tidy(axes: Axes) -> None:
-    """Give logarithmic axes readable ticks; leave fixed and linear ones as they are."""
+    """Give logarithmic axes readable ticks; leave fixed and linear ones as they are.
+
+    A logarithmic axis that holds a single value is widened, since it has no length of its own.
+    """
+    for limits, scale, widen in (
+        (axes.get_xlim(), axes.get_xscale(), axes.set_xlim),
+        (axes.get_ylim(), axes.get_yscale(), axes.set_ylim),
+    ):
+        if scale == "log" and math.isclose(*limits, rel_tol=1e-9):
+            widen(limits[0] / 2, limits[1] * 2)
     for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
         if axis.get_scale() != "log" or isinstance(axis.get_major_locator(), FixedLocator):
             continue

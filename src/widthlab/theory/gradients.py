@@ -105,11 +105,22 @@ def mlp_gradient_correlation(
     Equal hidden widths, no normalisation. Shape (depth + 1, *q0.shape), zero at the last layer.
     """
     law = mlp_variance(q0, depth, activation, c_w, c_b)
+    k = c_b + c_w * law[:-1]
+    chi = mlp_susceptibilities(k, activation, c_w)
+    mean = chi.perpendicular / c_w
+    through = derivative_moment_slope(activation, k) / mean
+    e, x = gradient_noise(activation, k) / mean**2, square_variance(activation, k)
+    both = gradient_signal_covariance(activation, k) / mean
+    kernel = np.zeros_like(law)  # N Var K_{m+1}
+    for m in range(depth):
+        kernel[m + 1] = chi.parallel[m] ** 2 * kernel[m] + c_w**2 * x[m]
+    # Backwards: how much a change of K_m moves the factors above, and the noise of these layers.
     correlation = np.zeros_like(law)
-    for layer in range(depth):
-        unit = np.ones_like(law[:-1])
-        unit[:layer] = 0.0
-        correlation[layer] = summed_fluctuation(law, activation, c_w, c_b, unit)
+    moved, noise = np.zeros_like(law[0]), np.zeros_like(law[0])
+    for m in range(depth - 1, -1, -1):
+        noise = noise + e[m] + 2 * c_w * moved * both[m] + (c_w * moved) ** 2 * x[m]
+        moved = through[m] + chi.parallel[m] * moved
+        correlation[m] = moved**2 * kernel[m] + noise
     return correlation
 
 

@@ -33,9 +33,10 @@ def exponent_claim(
     A `caveat` says why the data cannot decide, as that they lie outside the law's domain.
 
     A law of leading order has a `tolerance` for the next order: the interval is widened by it,
-    for the prediction and for its rivals alike.
+    for the prediction and for its rivals alike, and points that bend by no more than the next
+    order may bend them still count as a power law.
     """
-    if not law.straight:
+    if not law.straight and _bend(law) > tolerance:
         caveat = caveat or f"the points bend away from a power law ({_misfit(law)})"
     allowed = f"{tolerance:.2g} allowed for the next order" if tolerance else ""
     verdict, reason = judge_value(
@@ -135,6 +136,28 @@ def band_claim(
         verdict=band.verdict,
         reason=band.reason,
     )
+
+
+def errors_of_variances(law: Array, measured: Array, errors: Array) -> Array:
+    """Return the errors that estimated variances have if the law holds.
+
+    The error of a variance is proportional to it, so that an estimate that is too small by chance
+    comes with an error too small by the same factor, and would be said to exclude the law too
+    often. Errors of estimates above the law, or not positive, stay as they are.
+    """
+    positive = np.where(measured > 0, measured, np.inf)
+    return np.asarray(errors * np.maximum(law / positive, 1.0))
+
+
+def _bend(law: PowerLaw) -> float:
+    """Return the largest distance of a point from the fit, as a change of exponent over its range.
+
+    A relative correction of order ε at one end changes the exponent by ε over the logarithm of the
+    range; so does this number, for a point that is ε off the line.
+    """
+    x, y = np.asarray(law.x)[list(law.used)], np.asarray(law.y)[list(law.used)]
+    off = np.abs(np.log(y / law.prefactor) - law.exponent * np.log(x))
+    return float(off.max() / np.log(x.max() / x.min()))
 
 
 def _misfit(law: PowerLaw) -> str:
