@@ -156,10 +156,12 @@ def test_each_claim_has_its_row_with_every_part(html: str) -> None:
         "0.3906",
         "the prediction lies inside",
         "</span> holds</span>",
-        'href="#experiment-variance"',
         'class="strip"',
     ):
         assert part in row, part
+    group = table[table.index('id="claims-variance"') :].split("</tr>")[0]
+    assert 'href="#experiment-variance"' in group
+    assert re.search(r"\d+ holds?", group)
     assert re.search(r"0\.\d+ \[0\.\d+,&nbsp;0\.\d+\]", row)
     undecided = table[table.index('id="claim-kernel-exponent"') :].split("</tr>")[0]
     assert "<span>–</span>" in undecided

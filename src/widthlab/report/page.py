@@ -95,6 +95,10 @@ def render(
     claims = [claim for section in sections for claim in section.claims]
     _unique("figure", [figure.id for figure in figures])
     _unique("claim", [claim.id for claim in claims])
+    tallies = {
+        section.experiment: Counter(claim.verdict for claim in section.claims)
+        for section in sections
+    }
     ordered = sorted(rows, key=_row_order)
     return (
         _environment()
@@ -104,6 +108,10 @@ def render(
             css=Markup(f"{css_variables()}\n{_stylesheet()}"),
             sections=sections,
             claims=claims,
+            groups=[
+                (section, tallies[section.experiment]) for section in sections if section.claims
+            ],
+            tallies=tallies,
             verdicts=Counter(claim.verdict for claim in claims),
             numbers={figure.id: position for position, figure in enumerate(figures, 1)},
             rows=ordered,

@@ -39,25 +39,17 @@ def exponent_claim(
     if not law.straight and _bend(law) > tolerance:
         caveat = caveat or f"the points bend away from a power law ({_misfit(law)})"
     allowed = f"{tolerance:.2g} allowed for the next order" if tolerance else ""
-    verdict, reason = judge_value(
-        predicted,
-        law.exponent,
-        law.low - tolerance,
-        law.high + tolerance,
-        rivals,
-        caveat=caveat,
-    )
-    return _of_law(
-        identifier, statement, source, law, predicted, verdict, _join(reason, allowed, law.reason)
-    )
+    ends = law.low - tolerance, law.high + tolerance
+    verdict, reason = judge_value(predicted, law.exponent, *ends, rivals, caveat=caveat)
+    words = _join(reason, allowed, law.reason)
+    return _of_law(identifier, statement, source, law, ends, predicted, verdict, words)
 
 
 def falling_claim(identifier: str, statement: str, source: str, law: PowerLaw) -> Claim:
     """Judge the claim that a quantity falls with width, whatever its exponent."""
     verdict, reason = judge_sign(-1, law.exponent, law.low, law.high)
-    return _of_law(
-        identifier, statement, source, law, None, verdict, _join(f"exponent {reason}", law.reason)
-    )
+    words = _join(f"exponent {reason}", law.reason)
+    return _of_law(identifier, statement, source, law, (law.low, law.high), None, verdict, words)
 
 
 def _of_law(
@@ -65,11 +57,12 @@ def _of_law(
     statement: str,
     source: str,
     law: PowerLaw,
+    ends: tuple[float, float],
     predicted: float | None,
     verdict: Verdict,
     reason: str,
 ) -> Claim:
-    """Return the claim whose measurement is a fitted exponent."""
+    """Return the claim whose measurement is a fitted exponent, with the interval that decided."""
     return Claim(
         id=identifier,
         experiment=identifier.partition(".")[0],
@@ -77,8 +70,8 @@ def _of_law(
         source=source,
         predicted=predicted,
         measured=law.exponent,
-        low=law.low,
-        high=law.high,
+        low=ends[0],
+        high=ends[1],
         verdict=verdict,
         reason=reason,
     )
