@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from widthlab.experiments.shared.frames import by_model, with_ends
+from widthlab.experiments.shared.frames import by_model, drawn_layers, with_ends
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def table(dataset: xr.Dataset) -> pd.DataFrame:
     """Return the sweep by model, width and layer as a tidy table, without holes."""
     scalars = dataset.drop_vars(["draws", "slope", "slope_low", "slope_high"])
-    data = scalars.to_dataframe().reset_index().dropna(subset=["squared"])
+    data = drawn_layers(scalars.to_dataframe().reset_index().dropna(subset=["squared"]))
     return with_ends(data, ("squared", "signed", "mean", "log_mean", "log_variance"))
 
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
+DRAWN_LAYERS = 32
+"""Layers that a figure shows of a deep network, evenly spaced, and as many again on a log scale."""
+
 COLUMNS = 3
 """Most panels beside one another; further ones begin a new row."""
 
@@ -67,6 +70,17 @@ class LayerTable:
 
     def _place(self, label: str, width: int) -> tuple[int, int]:
         return self.labels.index(label), self.widths.index(width)
+
+
+def drawn_layers(data: pd.DataFrame) -> pd.DataFrame:
+    """Keep the rows of a few dozen layers, the first and the last included; shallow ones whole.
+
+    A page with every layer of deep networks would be too large to open; the sweep has them all.
+    """
+    depth = int(data["layer"].max()) if len(data) else 0
+    even = np.linspace(0, depth, DRAWN_LAYERS + 1)
+    rising = np.geomspace(1, max(depth, 1), DRAWN_LAYERS)
+    return data[data["layer"].isin(np.unique(np.rint([*even, *rising])))]
 
 
 def with_ends(data: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from widthlab.experiments.shared.frames import with_ends
+from widthlab.experiments.shared.frames import drawn_layers, with_ends
 from widthlab.experiments.variance.width_claims import LEADING
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ WITH_ERRORS = ("mean", "square", "log_mean", "log_variance", "shift", "relative_
 
 
 def layer_table(dataset: xr.Dataset) -> pd.DataFrame:
-    """Return all that is measured by layer as a tidy table with two-standard-error intervals."""
+    """Return what is measured by layer, at layers to draw, with two-standard-error intervals."""
     by_layer = {"model", "width", "layer"}
     names = [name for name in dataset.data_vars if set(dataset[name].dims) == by_layer]
-    data = dataset[names].to_dataframe().reset_index().dropna(subset=["mean"])
+    data = drawn_layers(dataset[names].to_dataframe().reset_index().dropna(subset=["mean"]))
     data["layer_over_width"] = data["layer"] / data["width"]
     return with_ends(data, WITH_ERRORS)
 
@@ -88,8 +88,12 @@ def layers(dataset: xr.Dataset, label: str) -> Figure:
         "the block law q∞.",
         f"Mean of q, mean, median and variance of log(q/q₀), and the coefficients of 1/N in mean "
         f"and variance of q, by layer for {label} at several widths.",
-        data,
+        data[[name for name in data.columns if not name.startswith(NOT_DRAWN)]],
     )
+
+
+NOT_DRAWN = ("square", "exact_square", "exact_variance", "median")
+"""What else is in the sweep."""
 
 
 def _panel(axes: Axes, data: pd.DataFrame, name: str, words: str, laws: tuple[str, ...]) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from widthlab.experiments.shared.frames import by_model
+from widthlab.experiments.shared.frames import by_model, drawn_layers
 from widthlab.experiments.variance.layer_figures import counted, layer_table
 from widthlab.experiments.variance.windows import LIMIT, QUANTITIES
 
@@ -90,7 +90,8 @@ def collapse(dataset: xr.Dataset) -> Figure:
     from widthlab.report import plots
 
     data = layer_table(dataset)
-    data = data[data["layer"] > 0]
+    columns = ["model", "width", "layer", "layer_over_width", "alive", "log_variance"]
+    data = data.loc[data["layer"] > 0, columns]
 
     def draw(axes: Axes, own: pd.DataFrame) -> None:
         plots.loglog(
@@ -176,7 +177,7 @@ def _departures(dataset: xr.Dataset) -> pd.DataFrame:
     """Return departures by theory, model, width and layer; a panel's name is in `model`."""
     names = ["departure", "departure_error", "window", "window_low", "window_high"]
     data = dataset[names].to_dataframe().reset_index().dropna(subset=["departure"])
-    data = data[data["layer"] > 0]
+    data = drawn_layers(data[data["layer"] > 0])
     small = np.where(data["theory"] == "small_branch", SMALL_BRANCH, "")
     data = data.assign(model=data["model"] + small).sort_values(["model", "width", "layer"])
     size = np.abs(data["departure"])
