@@ -10,7 +10,7 @@ from widthlab.experiments.shared import fluctuations
 from widthlab.experiments.shared.fluctuations import Grid
 from widthlab.experiments.shared.laws import scale_free
 from widthlab.experiments.shared.pairings import Respect, differing
-from widthlab.specs import Perceptron
+from widthlab.specs import MLP, Perceptron
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,10 @@ EXPECTED = [
             "an expectation without a theorem; the normalisation is that of "
             + ("Ba et al. (2016)" if how == "layer" else "Ioffe & Szegedy (2015)"),
             {
-                "fluctuation": "where the carried signal itself is normalised its q is pinned, "
-                "which says nothing of the gradient",
-                "gradient": "no normalisation pins it, so this is the second measure",
+                "fluctuation": "every layer is brought back to one size, which says nothing of the "
+                "gradient",
+                "gradient": "a normalised layer divides the gradient by the standard deviation of "
+                "its pre-activations, so that what no longer varies in the signal varies here",
                 "typical_shift": "sizes are compared, without the sign",
                 "mean_shift": "sizes are compared, without the sign",
             },
@@ -110,15 +111,13 @@ def _claim(
     ratio = expected.kind == "rank" and name in fluctuations.POSITIVE
     verdict, reason = judge_below(1.0 if ratio else 0.0, value, low, high)
     compared = "ratio of the two" if ratio else "difference of the two sizes"
-    remarks = [
-        f"{compared} over {points} grid points that both have",
-        expected.measures[name],
-    ]
-    larger = models[b]
-    if name == "mean_shift" and larger.name == "mlp" and scale_free(larger):
-        remarks.append(
-            f"the mean of q of {b} has no shift at any width, exactly, so there is none to suppress"
-        )
+    remark = expected.measures[name]
+    if expected.respect == "activation" and not _plain(models[a]):
+        remark = "the source is on perceptrons without skips and normalisation; this goes beyond it"
+    remarks = [f"{compared} over {points} grid points that both have", remark]
+    still = [label for label in pair if _unshifted(models[label])]
+    if name == "mean_shift" and still:
+        remarks.append(f"the mean of q of {' and '.join(still)} has no shift at any width, exactly")
     elif verdict == "undecided" and points:
         remarks.append("the interval is set by the number of draws")
     drift = "drift_" if expected.kind == "drift" else ""
@@ -134,3 +133,17 @@ def _claim(
         verdict=verdict,
         reason="; ".join([reason, *(remark for remark in remarks if remark)]),
     )
+
+
+def _plain(architecture: Perceptron) -> bool:
+    return isinstance(architecture, MLP) and architecture.normalisation == "none"
+
+
+def _unshifted(architecture: Perceptron) -> bool:
+    """Say whether E q is the block law at every width (see `theory.finite_width`)."""
+    if not scale_free(architecture):
+        return False
+    if isinstance(architecture, MLP):
+        return True
+    linear = architecture.activation == "linear"
+    return linear or (architecture.position == "pre" and architecture.branch == "two_layer")
