@@ -23,14 +23,14 @@ START = np.array([0.2, 0.5, 0.8])
 
 def section(*labels, **changes):
     models = {label: MODELS[label] for label in labels or MODELS}
-    options = {"models": models, "width": [32, 64, 128, 256, 512], "depth": 50, "draws": 300}
+    options = {"models": models, "width": [32, 64, 128, 256, 512], "depth": 50, "draws": 200}
     return depth_scale.Section(**{**options, "inputs": 3, **changes})
 
 
 def made(section, slower=1.0, walk=True, felt=lambda n: n, frozen=False, power=1.0):
     """Cells from the recursion with noise of order 1/N.
 
-    Off criticality q has noise that forgets; log(1 − c) walks with a drift of −1.5 l/N (where
+    Off criticality q has noise that forgets; log(1 − c) walks with a drift of −0.9 l/N (where
     c* = 1), or c has noise that forgets. `slower` stretches the layers of the recursion.
     """
     cells = []
@@ -56,7 +56,7 @@ def made(section, slower=1.0, walk=True, felt=lambda n: n, frozen=False, power=1
         if phase.name == "chaotic":
             c = c + 0.3 * (walks if walk else steps) / np.sqrt(n)
         else:
-            c = 1 - (1 - c) * np.exp(np.sqrt(1 / n) * walks - 1.5 * drift)
+            c = 1 - (1 - c) * np.exp(np.sqrt(0.1 / n) * walks - 0.9 * drift)
         settled = phase.name != "critical" and power == 1.0
         noise = steps if settled else np.cumsum(steps, axis=1)
         signals = q[:, None] * np.exp(np.sqrt(0.1 / cell.width) * noise) ** power
@@ -80,7 +80,7 @@ def verdicts(section, cells):
 
 
 def test_networks_that_obey_the_recursion_hold():
-    grid = section("ordered", "relu", "tanh", draws=1500)
+    grid = section("ordered", "relu", "tanh")
     found, _ = verdicts(grid, made(grid))
     assert found == {
         "ordered.mean": "holds",
@@ -137,7 +137,7 @@ def test_an_exponential_at_criticality_is_no_power_law():
 
 @pytest.mark.parametrize("felt", [lambda n: 128.0, lambda n: 11.0 * np.sqrt(n)])
 def test_a_depth_that_does_not_grow_in_proportion_to_width_fails(felt):
-    grid = section("ordered", draws=1000)
+    grid = section("ordered")
     found, claims = verdicts(grid, made(grid, felt=felt))
     assert found["ordered.felt"] == "fails", claims[-1].reason
 
@@ -166,7 +166,7 @@ def test_missing_cells_are_holes():
     dataset = depth_scale.sweep(grid, cells)
     assert np.isnan(dataset["correlation"].sel(model="relu", width=64)).all()
     assert np.isnan(dataset["signal"].sel(model="ordered")).all()
-    assert dataset["draws"].sel(model="relu").to_numpy().tolist() == [300, 0, 300, 300, 300]
+    assert dataset["draws"].sel(model="relu").to_numpy().tolist() == [200, 0, 200, 200, 200]
     assert len(depth_scale.figures(dataset)) == 3
 
 
@@ -192,8 +192,8 @@ def test_what_is_not_resolved_or_dead_is_left_out():
     dataset = depth_scale.sweep(grid, cells)
     own = dataset.sel(model="ordered", width=64)
     assert np.isfinite(own["log_decorrelation"]).all()
-    assert float(own["alive"]) == pytest.approx(299 / 300)
-    assert "299 of 300 draws are alive" in depth_scale.figures(dataset)[0].caption
+    assert float(own["alive"]) == pytest.approx(199 / 200)
+    assert "199 of 200 draws are alive" in depth_scale.figures(dataset)[0].caption
 
 
 def test_one_input_or_too_few_layers_are_refused():

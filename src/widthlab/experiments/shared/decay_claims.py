@@ -19,7 +19,8 @@ SMALL = 0.1
 SETTLED = 3.0
 """Depth scales after which fluctuations have settled: what is left falls as exp(−2l/ξ)."""
 FIRST = 3.0
-"""Smallest layer at which finite width may be felt to count: below, layers are too coarse."""
+"""Smallest layer at which finite width may be felt to count: below, layers are too coarse. The
+largest is half of those that are resolved, so that resampled draws get there too."""
 
 SCHOENHOLZ = "Schoenholz et al. (2017): ξ_q = −1/ln χ_∥, ξ_c from the slope at c*"
 ROBERTS = "Roberts, Yaida & Hanin (2022)"
@@ -238,8 +239,7 @@ def _felt_claim(model: Model) -> Claim:
         known = np.asarray(np.isfinite(rows).all(axis=0))
         end = len(known) if known.all() else int(np.argmin(known))
         at = float(felt_at(rows[:, :end].mean(axis=0))) if len(rows) and end > 1 else np.nan
-        # Away from both ends, so that resamples have crossings too.
-        if FIRST <= at <= 0.7 * (end - 1):
+        if FIRST <= at <= (end - 1) / 2:
             widths.append(cell.width)
             samples.append(rows[:, :end])
             layers.append(at)
@@ -262,13 +262,16 @@ def _felt_claim(model: Model) -> Claim:
         tolerance=tolerance,
         caveat=caveat,
     )
-    words = f"{len(widths)} of {len(model.cells)} widths cross between layers {FIRST:g} and 0.7 L"
+    words = f"{len(widths)} of {len(model.cells)} widths cross between layers {FIRST:g} and L/2"
     return claim.model_copy(update={"reason": f"{claim.reason}; {words}"})
 
 
 def _felt(departure: Array) -> Array:
-    """From (batch, draws, L + 1) to the layer where the mean over draws is felt, (batch,)."""
-    return felt_at(departure.mean(axis=1))
+    """From (batch, draws, L + 1) to the layer where the mean over draws is felt, (batch,).
+
+    L, the least that it can be, where it is not felt at all.
+    """
+    return np.nan_to_num(felt_at(departure.mean(axis=1)), nan=departure.shape[-1] - 1)
 
 
 def _claim(
