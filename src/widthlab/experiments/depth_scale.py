@@ -101,8 +101,8 @@ INFINITE = {
     "infinite_log_decorrelation": "log(1 − c) at infinite width, averaged over pairs",
 }
 BY_WIDTH = {
-    "variance_scale": ("layers", "ξ_q as fitted"),
-    "correlation_scale": ("layers", "ξ_c as fitted, averaged over pairs (in rates)"),
+    "variance_scale": ("layers", "ξ_q as fitted; its interval allows for transient and 1/N"),
+    "correlation_scale": ("layers", "ξ_c as fitted (rates averaged over pairs), likewise"),
     "felt": ("layers", "depth at which finite width is felt by a pair: 1 − c typically 10 % off"),
     "signal_survival": ("layers", "layer at which signal_distance has fallen to 1/e"),
     "correlation_survival": ("layers", "layer at which correlation_distance has fallen to 1/e"),
@@ -167,7 +167,7 @@ def sweep(section: Section, measured: list[Measured]) -> xr.Dataset:
         **{name: (("model",), *words) for name, words in THEORY.items()},
         **{name: (by_width, *words) for name, words in BY_WIDTH.items()},
         **{
-            f"{name}_{end}": (by_width, unit, f"{end} end of the 99 % interval of {name}")
+            f"{name}_{end}": (by_width, unit, f"{end} end of the 99.9 % interval of {name}")
             for name, (unit, _) in BY_WIDTH.items()
             for end in ("low", "high")
         },
@@ -301,9 +301,9 @@ def _model_figure(dataset: xr.Dataset, label: str) -> Figure:
         f"a: correlation of every pair of inputs at width {widest}, the fainter the less alike the "
         "inputs are. b, c: distance of mean correlations (root mean square over pairs) and of the "
         "mean signal variance from where they go, down to where it is within two standard errors "
-        "of zero; ξ as fitted at the largest width [99 %], and in theory. d: standard deviation of "
-        f"c over draws. {_counted(own)}. Bands: two standard errors. Dashed: the recursion of "
-        "infinite width.",
+        "of zero; ξ as fitted at the largest width, with the interval of the verdict, and in "
+        f"theory. d: standard deviation of c over draws. {_counted(own)}. Bands: two standard "
+        "errors. Dashed: the recursion of infinite width.",
         f"For {label}: correlations of pairs by layer, distances of correlation and signal from "
         "their limits on a logarithmic axis, and the spread of correlations, by width.",
         data,
@@ -390,10 +390,11 @@ def _width_figure(dataset: xr.Dataset) -> Figure:
         "Depths against width",
         "a: layer at which the typical 1 − c of two inputs is 10 % off the recursion of infinite "
         "width; the line is proportional to N. b: layer at which |c − c*| (root mean square over "
-        "pairs) has fallen to 1/e. c, d: depth scales as fitted, with what is left of the "
-        f"transient in the layers that can be used. {_counted(dataset)}. Bars: 99 % (bootstrap "
-        "over draws). Dashed: infinite width. Where a point is missing, the layer was not reached, "
-        "or no three layers lie between transient and noise.",
+        "pairs) has fallen to 1/e. c, d: depth scales as fitted. "
+        f"{_counted(dataset)}. Bars: 99.9 % intervals (bootstrap over draws), those of ξ with what "
+        "the verdict allows for the transient and for a shift of order 1/N. Dashed: infinite "
+        "width. Where a point is missing, the layer was not reached, or no three layers lie "
+        "between transient and noise.",
         "Four panels against width on logarithmic axes: where finite width is felt, where "
         "correlations have decayed, and the fitted depth scales beside theory.",
         data,

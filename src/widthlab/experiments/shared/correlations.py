@@ -21,7 +21,6 @@ from widthlab.experiments.shared.resampling import (
     resampled_means,
     resampled_variances,
 )
-from widthlab.experiments.shared.verdicts import SIGNIFICANCE
 from widthlab.specs import Perceptron, ResidualMLP
 from widthlab.statistics.moments import log_ratio
 
@@ -34,8 +33,9 @@ RESOLUTION = {"weightfree": 1e-12, "dense": 1e-4}
 """Smallest 1 − c that the arithmetic of an engine resolves to a percent (float64, float32)."""
 OFF = 0.1
 """Finite width is felt where the typical 1 − c is this share off the recursion."""
-LEVEL = 1 - SIGNIFICANCE
-"""Confidence of every interval: a law that holds is said to fail once in a hundred."""
+LEVEL = 0.999
+"""Confidence of every interval here: a study has some twenty such claims, and of studies in which
+all hold, one in fifty then says of one that it fails."""
 
 
 @dataclass
@@ -251,9 +251,8 @@ class Draws:
         }
         for name, of in (("variance_scale", "signal"), ("correlation_scale", "correlation")):
             fit = self.scale(of)
-            if fit is not None and fit.rate is not None:
-                low, high = fit.rate.interval(LEVEL, self.count)
-                found |= _ends(name, 1 / fit.rate.value, _scale_of(high), _scale_of(low))
+            if fit is not None:
+                found |= _ends(name, *fit.ends(self.count))
         for of in ("signal", "correlation"):
             distance = combine(lambda m, of=of: self.model.distance(m, of), self.means)
             found[f"{of}_distance"] = distance.value
@@ -279,6 +278,14 @@ class Fit:
     """Curves (pairs) that had a window, of `asked`."""
     asked: int
 
+    def ends(self, draws: int) -> tuple[float, float, float]:
+        """ξ with the ends of its interval, allowance included; NaN where there is no rate."""
+        if self.rate is None:
+            return np.nan, np.nan, np.nan
+        low, high = self.rate.interval(LEVEL, draws)
+        slow, fast = float(low) - self.allowance, float(high) + self.allowance
+        return float(1 / self.rate.value), 1 / fast, 1 / slow if slow > 0 else np.inf
+
 
 def felt_at(departure: Array) -> Array:
     """Return the layer at which mean departures (…, L + 1) of log(1 − c) reach 10 %."""
@@ -291,11 +298,9 @@ def _log_rest(correlation: Array, resolution: float) -> Array:
     return np.where(known, np.log(np.where(known, rest, 1.0)), np.nan)
 
 
-def _scale_of(rate: Array) -> float:
-    return 1 / float(rate) if rate > 0 else np.inf
-
-
-def _ends(name: str, value: Array, low: Array | float, high: Array | float) -> dict[str, float]:
+def _ends(
+    name: str, value: Array | float, low: Array | float, high: Array | float
+) -> dict[str, float]:
     return {
         name: float(value),
         f"{name}_low": float(low),

@@ -9,7 +9,7 @@ from widthlab.claims import Claim, Verdict, judge_value
 from widthlab.experiments.shared import decays
 from widthlab.experiments.shared.correlations import LEVEL, OFF, Draws, Model, felt_at
 from widthlab.experiments.shared.resampling import Resampled, combine
-from widthlab.experiments.shared.verdicts import band_claim, exponent_claim
+from widthlab.experiments.shared.verdicts import SIGNIFICANCE, band_claim, exponent_claim
 from widthlab.scaling import fit_power_law
 
 Array = NDArray[np.float64]
@@ -101,12 +101,7 @@ def _scale_claims(model: Model, cell: Draws) -> list[Claim]:
         rivals += [other] if np.isfinite(other) and not np.isclose(other, fit.theory) else []
         if of == "correlation" and phase.name == "chaotic":
             rivals.append(float(1 / np.abs(np.log(phase.perpendicular))))
-        value = low = high = np.nan
-        if fit.rate is not None:
-            value = float(1 / fit.rate.value)
-            ends = fit.rate.interval(LEVEL, cell.count)
-            slow, fast = float(ends[0]) - fit.allowance, float(ends[1]) + fit.allowance
-            low, high = 1 / fast, 1 / slow if slow > 0 else np.inf
+        value, low, high = fit.ends(cell.count)
         verdict, reason = judge_value(fit.theory, value, low, high, rivals)
         more = (
             f"{fit.allowance:.2g} allowed in 1/ξ for the transient and a shift of 1/N"
@@ -243,7 +238,7 @@ def _felt_claim(model: Model) -> Claim:
             widths.append(cell.width)
             samples.append(rows[:, :end])
             layers.append(at)
-    law = fit_power_law(widths, samples, statistic=_felt, seed=0, level=LEVEL)
+    law = fit_power_law(widths, samples, statistic=_felt, seed=0, level=1 - SIGNIFICANCE)
     # A layer more or less, which the first ones may lack or have, against the smallest depth.
     reach = np.log(widths[-1] / widths[0]) if len(widths) > 1 else 1.0
     tolerance = 1 / layers[0] / reach if layers else 0.0
