@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from widthlab.experiments.shared import decays
+from widthlab.experiments.depth_scale import decays
 from widthlab.specs import MLP, ResidualMLP
 
 LAYERS = np.arange(41)

@@ -8,7 +8,7 @@ import xarray as xr
 from widthlab.claims import from_json
 from widthlab.data import prepare
 from widthlab.experiments import depth_scale
-from widthlab.experiments.shared import decays
+from widthlab.experiments.depth_scale import decays
 from widthlab.experiments.shared.base import Inputs, Measured
 from widthlab.specs import Gaussian
 
@@ -194,6 +194,15 @@ def test_what_is_not_resolved_or_dead_is_left_out():
     assert np.isfinite(own["log_decorrelation"]).all()
     assert float(own["alive"]) == pytest.approx(199 / 200)
     assert "199 of 200 draws are alive" in depth_scale.figures(dataset)[0].caption
+
+
+def test_an_interval_without_an_end_is_not_drawn():
+    grid = section("ordered")
+    dataset = depth_scale.sweep(grid, made(grid))
+    dataset["correlation_scale_high"][:] = np.inf
+    figure = depth_scale.figures(dataset)[-1]
+    assert figure.table["correlation_scale"].isna().all()
+    assert figure.table["felt"].notna().any()
 
 
 def test_one_input_or_too_few_layers_are_refused():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from widthlab.experiments.shared.pairings import differing
+from widthlab.experiments.activations.pairings import differing
 from widthlab.experiments.shared.resampling import (
     combine,
     resampled_means,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from widthlab.experiments.shared import decays
-from widthlab.experiments.shared.decays import Phase
+from widthlab.experiments.depth_scale import decays
+from widthlab.experiments.depth_scale.decays import Phase
 from widthlab.experiments.shared.resampling import (
     Resampled,
     combine,

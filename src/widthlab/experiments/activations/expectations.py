@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from widthlab.claims import Claim, judge_below
-from widthlab.experiments.shared import fluctuations
-from widthlab.experiments.shared.fluctuations import Grid
+from widthlab.experiments.activations import fluctuations
+from widthlab.experiments.activations.fluctuations import Grid
+from widthlab.experiments.activations.pairings import Respect, differing
 from widthlab.experiments.shared.laws import scale_free
-from widthlab.experiments.shared.pairings import Respect, differing
 from widthlab.specs import MLP, Perceptron
 
 
@@ -77,12 +77,10 @@ EXPECTED = [
 ]
 
 
-def claims(
-    models: Mapping[str, Perceptron], grid: Grid, texts: Mapping[str, str], level: float
-) -> list[Claim]:
+def claims(models: Mapping[str, Perceptron], grid: Grid, level: float) -> list[Claim]:
     """Judge every expectation for which there are two models that differ in it only.
 
-    `texts` name the measures; all intervals together hold with confidence `level`.
+    All intervals together hold with confidence `level`.
     """
     pairs = [
         (expected, pair)
@@ -92,7 +90,7 @@ def claims(
     ]
     count = sum(len(expected.measures) for expected, _ in pairs)
     return [
-        _claim(models, grid, expected, pair, (name, texts[name]), 1 - (1 - level) / count)
+        _claim(models, grid, expected, pair, name, 1 - (1 - level) / count)
         for expected, pair in pairs
         for name in expected.measures
     ]
@@ -103,10 +101,10 @@ def _claim(
     grid: Grid,
     expected: Expected,
     pair: tuple[str, str],
-    measure: tuple[str, str],
+    name: str,
     level: float,
 ) -> Claim:
-    (name, text), (a, b) = measure, pair
+    a, b = pair
     value, low, high, points = fluctuations.compare(grid, expected.kind, name, pair, level)
     ratio = expected.kind == "rank" and name in fluctuations.POSITIVE
     verdict, reason = judge_below(1.0 if ratio else 0.0, value, low, high)
@@ -124,7 +122,7 @@ def _claim(
     return Claim(
         id=f"activations.{a}.{drift}{name}_below_{b}",
         experiment="activations",
-        statement=expected.statement.format(a=a, b=b, m=text),
+        statement=expected.statement.format(a=a, b=b, m=fluctuations.MEASURES[name]),
         source=expected.source,
         predicted=None,
         measured=value,

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from widthlab.claims import Claim, Verdict, judge_value
-from widthlab.experiments.shared import decays
-from widthlab.experiments.shared.correlations import LEVEL, OFF, Draws, Model, felt_at
+from widthlab.experiments.depth_scale import decays
+from widthlab.experiments.depth_scale.correlations import LEVEL, OFF, Draws, Model, felt_at
 from widthlab.experiments.shared.resampling import Resampled, combine
 from widthlab.experiments.shared.verdicts import SIGNIFICANCE, band_claim, exponent_claim
 from widthlab.scaling import fit_power_law

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
+MEASURES = {
+    "fluctuation": "variance over draws of log(q_L/q_0)",
+    "gradient": "variance over draws of log |g_1|²",
+    "typical_shift": "shift of the mean of log(q_L/q_0) against infinite width",
+    "mean_shift": "relative shift of the mean of q_L against infinite width",
+}
 POSITIVE = ("fluctuation", "gradient")
 """Measures that are compared by their ratio; the others have a sign, and their sizes are."""
 
@@ -52,7 +58,7 @@ def collect(
     shape = (len(labels), len(widths), depths.shape[1])
     measures = {
         name: Resampled(np.full(shape, np.nan), np.full((RESAMPLES, *shape), np.nan))
-        for name in (*POSITIVE, "typical_shift", "mean_shift")
+        for name in MEASURES
     }
     draws, alive = np.zeros(shape, dtype=np.int64), np.full(shape, np.nan)
     references = {
