@@ -51,6 +51,25 @@ SECTIONS = [
             "depth": [1, 2],
             "models": {k: {**PERCEPTRONS[k], "parameterisation": "ntk"} for k in ("relu", "half")},
         },
+        "depth_scale": {
+            **DRAWS,
+            "depth": 8,
+            "width": [4, 128],
+            "models": {
+                **{k: PERCEPTRONS[k] for k in ("relu", "half")},
+                "chaotic": {"name": "mlp", "activation": "tanh", "weight_variance": 3.0},
+            },
+        },
+        "activations": {
+            **{key: DRAWS[key] for key in ("draws", "data")},
+            "width": [4, 8],
+            "ratio": [0.5, 1.0],
+            "models": {
+                **{k: PERCEPTRONS[k] for k in ("relu", "half")},
+                "tanh": {"name": "mlp", "activation": "tanh"},
+                "batch": {"name": "mlp", "normalisation": "batch"},
+            },
+        },
     },
     {
         "ntk_drift": {

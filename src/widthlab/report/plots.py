@@ -29,6 +29,7 @@ def series(
     y: str,
     hue: str | None = None,
     kind: Hue = "ordered",
+    order: Sequence[Any] | None = None,
     low: str | None = None,
     high: str | None = None,
     spread: Literal["band", "bars"] = "band",
@@ -42,6 +43,7 @@ def series(
 
     low, high: columns with the ends of an interval, drawn as a band or as bars.
     kind: `ordered` colours hue by rank (widths, depths), `category` by name, with a marker each.
+    order: all values of hue, so that panels in which some are missing have the same colours.
     label: the entry in the legend where there is no hue.
     labels: what to write on the axes, with units; left out, the columns' names.
     Rows with a non-finite y are left out; on a logarithmic axis so are those that are not
@@ -58,11 +60,14 @@ def series(
         groups: list[tuple[Any, pd.DataFrame]] = [(None, data)]
         colours: dict[Any, str] = category_colours([None])
     else:
-        ordered = sorted(data[hue].unique()) if kind == "ordered" else list(data[hue].unique())
+        ordered = list(data[hue].unique() if order is None else order)
+        ordered = sorted(ordered) if kind == "ordered" else ordered
         groups = [(value, data[data[hue] == value]) for value in ordered]
         colours = (ordered_colours if kind == "ordered" else category_colours)(ordered)
     floor = float(data[y].min()) / 10 if scales[1] == "log" else -math.inf
     for position, (value, group) in enumerate(groups):
+        if group.empty:
+            continue
         group = group.sort_values(x, kind="stable")
         if low is not None and high is not None:
             ends = group[[low, high]].to_numpy(dtype=float).clip(min=floor)
