@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from widthlab.experiments.depth_scale.quantities import BY_LAYER, BY_WIDTH, INFINITE, THEORY
+from widthlab.experiments.shared.frames import drawn_layers
 from widthlab.report import plots, ticks
 from widthlab.report.figures import Figure, canvas
 
@@ -34,7 +35,7 @@ def _by_layer(own: xr.Dataset) -> pd.DataFrame:
         above = (distance > 2 * error).groupby(data["width"]).cummin()
         data[f"{name}_distance"] = distance.where(above)
         data[f"{name}_low"], data[f"{name}_high"] = distance - 2 * error, distance + 2 * error
-    return data
+    return drawn_layers(data)
 
 
 def model_figure(dataset: xr.Dataset, label: str) -> Figure:
@@ -114,7 +115,7 @@ def _pairs(own: xr.Dataset) -> pd.DataFrame:
     drawn = own["width"].to_numpy()[own["draws"].to_numpy() > 0]
     data = own[names].sel(width=drawn[-1:]).to_dataframe().reset_index()
     data["rank"] = data["initial_correlation"].rank(method="dense")
-    return data.dropna(subset=["pair_correlation"])
+    return drawn_layers(data.dropna(subset=["pair_correlation"]))
 
 
 def _limit(own: xr.Dataset, name: str, symbol: str) -> str:

@@ -114,9 +114,11 @@ def scaling_claim(
     parameter = _parameter(architecture, depth)[layer]
     widths = [width for width in logs if parameter <= LEADING * width]
     law = fit_power_law(widths, [logs[width] for width in widths], statistic=_variance, seed=0)
-    # A layer's fluctuation has corrections of relative order 5/N (ReLU's own constant).
+    # Corrections are of relative order 5/N (ReLU's own constant) where layers are independent, and
+    # of the order of the expansion's parameter elsewhere.
     reach = np.log(widths[-1] / widths[0]) if len(widths) > 1 else 1.0
-    tolerance = LARGEST / widths[0] / reach if widths else 0.0
+    next_order = LARGEST if scale_free(architecture) else parameter
+    tolerance = next_order / widths[0] / reach if widths else 0.0
     claim = exponent_claim(
         f"variance.{label}.exponent",
         f"{label}: the variance of log q over draws falls as 1/N at fixed depth, where l/N"
