@@ -12,8 +12,8 @@ from widthlab.theory.certificate import (
     cantelli_bound,
     dimensions,
     effective_samples,
-    sampling_factor,
     samples_needed,
+    sampling_factor,
 )
 
 
@@ -24,7 +24,9 @@ def population_moments(train, test, ddof):
 
 
 def means(pool, samples, draws):
-    return np.array([pool[list(chosen)].mean(axis=0) for chosen in draws(range(len(pool)), samples)])
+    return np.array(
+        [pool[list(chosen)].mean(axis=0) for chosen in draws(range(len(pool)), samples)]
+    )
 
 
 def tuples(indices, samples):
@@ -88,7 +90,9 @@ def test_cantelli_is_attained():
     assert (1 - bound) * other**2 - mean**2 == pytest.approx(variance)
 
 
-@pytest.mark.parametrize(("mean", "variance"), [(0.0, 1.0), (-1.0, 0.1), (np.nan, 1.0), (1, np.nan)])
+@pytest.mark.parametrize(
+    ("mean", "variance"), [(0.0, 1.0), (-1.0, 0.1), (np.nan, 1.0), (1, np.nan)]
+)
 def test_without_a_signal_nothing_is_bounded(mean, variance):
     assert cantelli_bound(mean, variance) == 1
 

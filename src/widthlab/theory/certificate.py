@@ -68,7 +68,7 @@ def sampling_factor(samples: ArrayLike, pool: float = math.inf) -> Array:
     """
     m = np.asarray(samples, dtype=np.float64)
     if np.any(m < 1) or np.any(m > pool):
-        raise ValueError(f"samples must be from 1 to the pool's {pool:g}, not {samples}")
+        raise ValueError(f"samples must be from 1 to the pool's {pool:g}, not {m.tolist()}")
     return np.asarray((1.0 - m / pool) / m)
 
 

@@ -1,0 +1,1 @@
+"""Effective alignment dimension: activation gradients, what they certify, and whether it is so."""
