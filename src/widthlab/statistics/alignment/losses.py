@@ -1,0 +1,55 @@
+"""Losses of single samples, which is what activation gradients are taken of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from widthlab.errors import WidthlabError
+
+Losses = Callable[[nn.Module, Any], Tensor]
+"""From the model and a batch to the loss of each of its samples, shape (samples,)."""
+
+
+def supervised(criterion: Callable[[Tensor, Tensor], Tensor]) -> Losses:
+    """Return the losses of batches (input, target) by a criterion that does not average.
+
+    `criterion` maps outputs and targets to the losses of single samples, for instance
+    `torch.nn.CrossEntropyLoss(reduction="none")`.
+    """
+
+    def losses(model: nn.Module, batch: Any) -> Tensor:
+        return criterion(model(batch[0]), batch[1])
+
+    return losses
+
+
+def sample_losses(losses: Losses, model: nn.Module, batch: Any) -> Tensor:
+    """Return the loss of each sample; raises WidthlabError where it is not of shape (n,)."""
+    value = losses(model, batch)
+    if not isinstance(value, Tensor):
+        raise WidthlabError(
+            f"the loss must be a tensor with one number for each sample, not a "
+            f"{type(value).__name__}"
+        )
+    if value.ndim != 1:
+        shape = "a single number" if value.ndim == 0 else f"of shape {tuple(value.shape)}"
+        raise WidthlabError(
+            f"the loss must have one number for each sample, but it is {shape}; it seems to be "
+            'averaged or unreduced: use reduction="none", and sum over positions within a sample'
+        )
+    return value
+
+
+def cross_entropy_by_sequence(
+    logits: Tensor, targets: Tensor, mask: Tensor | None = None
+) -> Tensor:
+    """Return the cross-entropy of each sequence, summed over its unmasked tokens, shape (n,).
+
+    logits (n, T, V), targets (n, T), mask (n, T) true where a token counts.
+    """
+    each = torch.nn.functional.cross_entropy(logits.mT, targets, reduction="none")
+    return (each if mask is None else torch.where(mask.bool(), each, 0.0)).sum(dim=1)
