@@ -1,1 +1,1 @@
-"""What can be measured of a network: its signals, gradients and tangent kernel."""
+"""What can be measured of a network: its signals, gradients, tangent kernel and alignment."""
