@@ -180,6 +180,16 @@ def test_spread_is_the_adjoint_of_pool(shape, how, axis, masked):
     torch.testing.assert_close(left, (b * rows).sum(1))
 
 
+def test_a_view_that_is_overwritten():
+    """The activation is what the module returned, not what an operation in place makes of it."""
+    model = nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (2, 3)), nn.ReLU(inplace=True))
+    model = nn.Sequential(model.double(), nn.Flatten())
+    points = {"0.0": Pooling(), "0.1": Pooling("whole")}
+    found, _ = measured(model, points, squares, vectors())
+    h = model[0][0](torch.cat(vectors())).detach()
+    np.testing.assert_allclose(found["0.1"], (2 * h.relu()).numpy(), rtol=1e-12)
+
+
 def test_patterns_are_compared_part_by_part():
     model = built(Decoder)
     assert list(insertion_points(model, "*")) == ["embedding", "attention", "norm", "mlp", "head"]

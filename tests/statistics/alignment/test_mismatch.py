@@ -74,6 +74,14 @@ def test_intervals_of_blocks_cover_the_rate():
     assert missed / trials <= 0.05 + 5 * np.sqrt(0.05 * 0.95 / trials)
 
 
+def test_no_progress_counts_as_a_mismatch():
+    """Products of 0 are mismatches, in blocks and in draws from the pools."""
+    q = np.array([-0.05, 0.0, 0.05, 1.0])
+    found = mismatch(np.outer(q, np.ones(4)), [1], [1], draws=20_000).squeeze()
+    assert (int(found.blocks), int(found.block_mismatches)) == (4, 2)
+    assert float(found.pool_rate) == pytest.approx(0.5, abs=5 * 0.5 / np.sqrt(20_000))
+
+
 def test_a_grid_with_holes():
     q = np.random.default_rng(5).standard_normal((10, 4)) + 0.5
     found = mismatch(q @ q[:6].T, [2, 8, 16], [2, 6], draws=50)
