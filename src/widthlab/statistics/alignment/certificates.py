@@ -113,7 +113,7 @@ class Certificate:
             *(
                 f"  {name:<11}{_words(interval)}   plug-in {self.plug_in[key]:.3g}"
                 for name, key, interval in (
-                    ("|μ|²", "signal", self.signal),
+                    ("|μ|²" if self.laws == "equal" else "m₁·m₂", "signal", self.signal),
                     ("d_parallel", "d_parallel", self.d_parallel),
                     ("d_2", "d_2", self.d_2),
                     ("d_align", "d_align", self.d_align),
