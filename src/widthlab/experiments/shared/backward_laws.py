@@ -61,7 +61,8 @@ def gradient_leading(architecture: Perceptron, width: int, depth: int) -> Array 
     """Return E[g_i² g_j²]/(E g_i²)² − 1 to leading order by layer, (depth + 1,), or None."""
     if not isinstance(architecture, MLP) or architecture.normalisation != "none":
         return None
-    return np.asarray(_correlation(depth, *_layer(architecture)) / width)
+    found = _correlation(depth, *_layer(architecture))
+    return None if found is None else np.asarray(found / width)
 
 
 def signed_correlation(architecture: Perceptron, width: int, depth: int) -> Array | None:
@@ -74,7 +75,8 @@ def signed_correlation(architecture: Perceptron, width: int, depth: int) -> Arra
         return np.zeros(depth + 1)
     if not isinstance(architecture, MLP) or architecture.normalisation != "none":
         return None
-    return np.asarray(_signed(depth, *_layer(architecture)) / width)
+    found = _signed(depth, *_layer(architecture))
+    return None if found is None else np.asarray(found / width)
 
 
 def sign_symmetric(architecture: Perceptron) -> bool:
@@ -135,7 +137,10 @@ def kernel_variance(architecture: Perceptron, width: int, depth: int) -> dict[st
     if not isinstance(architecture, MLP) or architecture.normalisation != "none":
         return laws
     name, c_w, c_b = _layer(architecture)
-    moments = tangent_kernel.mlp_ntk_moments(1.0, depth, name, c_w, c_b, bias=architecture.bias)
+    try:
+        moments = tangent_kernel.mlp_ntk_moments(1.0, depth, name, c_w, c_b, bias=architecture.bias)
+    except QuadratureError:
+        return laws
     laws["leading"] = float(moments.relative_variance(width))
     if exact_backwards(architecture):
         laws["exact"] = backward.ntk_exact_relative_variance(name, [width] * depth)
@@ -151,14 +156,20 @@ def _layer(architecture: Perceptron) -> tuple[str, float, float]:
     )
 
 
-# These take long in deep networks, and are asked for at every width.
+# These take long in deep networks, and are asked for at every width. None: no quadrature converges.
 
 
 @cache
-def _correlation(depth: int, name: str, c_w: float, c_b: float) -> Array:
-    return gradients.mlp_gradient_correlation(1.0, depth, name, c_w, c_b)
+def _correlation(depth: int, name: str, c_w: float, c_b: float) -> Array | None:
+    try:
+        return gradients.mlp_gradient_correlation(1.0, depth, name, c_w, c_b)
+    except QuadratureError:
+        return None
 
 
 @cache
-def _signed(depth: int, name: str, c_w: float, c_b: float) -> Array:
-    return signed_gradients.mlp_signed_correlation(1.0, depth, name, c_w, c_b)
+def _signed(depth: int, name: str, c_w: float, c_b: float) -> Array | None:
+    try:
+        return signed_gradients.mlp_signed_correlation(1.0, depth, name, c_w, c_b)
+    except QuadratureError:
+        return None

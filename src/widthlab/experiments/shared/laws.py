@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from widthlab.specs import MLP, Perceptron, ResidualMLP
 from widthlab.theory import block_law, finite_width
+from widthlab.theory.gaussian import QuadratureError
 
 if TYPE_CHECKING:
     from widthlab.statistics.reduced import Step
@@ -107,7 +108,6 @@ def signal_corrections(architecture: Perceptron, depth: int) -> Corrections | No
     their quadrature.
     """
     from widthlab.theory.corrections import mlp_corrections, residual_corrections
-    from widthlab.theory.gaussian import QuadratureError
 
     name, c_w = architecture.activation, architecture.weight_variance or 1.0
     c_b, normalisation = architecture.bias_variance or 0.0, architecture.normalisation
@@ -146,14 +146,17 @@ def small_branch_corrections(architecture: Perceptron, depth: int) -> Correction
         and architecture.normalisation == "none"
     ):
         return None
-    return published(
-        1.0,
-        depth,
-        architecture.activation,
-        architecture.weight_variance or 1.0,
-        architecture.bias_variance or 0.0,
-        alpha=architecture.branch_scale(depth),
-    )
+    try:
+        return published(
+            1.0,
+            depth,
+            architecture.activation,
+            architecture.weight_variance or 1.0,
+            architecture.bias_variance or 0.0,
+            alpha=architecture.branch_scale(depth),
+        )
+    except QuadratureError:
+        return None
 
 
 def signal_step(architecture: Perceptron, width: int, depth: int) -> Step | None:

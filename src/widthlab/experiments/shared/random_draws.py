@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
+from math import log10
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -16,7 +17,19 @@ from pydantic import Field, model_validator
 from widthlab.costs import Cost, input_shape, size
 from widthlab.errors import WidthlabError
 from widthlab.experiments.shared.base import Grid, Inputs, Perceptrons, Request, slug_of
-from widthlab.specs import WHOLE, Count, DataSet, Digits, Network, Perceptron, Spec, Unit
+from widthlab.specs import (
+    MLP,
+    WHOLE,
+    Activation,
+    Count,
+    DataSet,
+    Digits,
+    Network,
+    Perceptron,
+    Spec,
+    Unit,
+)
+from widthlab.theory.criticality import LEAKY_SLOPE
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +39,19 @@ if TYPE_CHECKING:
     from widthlab.statistics.over_draws import Measure
 
 Engine = Literal["weightfree", "dense"]
+
+MOST_POWERS = 60
+"""Powers of ten by which signals may grow: their fourth powers are still numbers."""
+LARGE_SIGNALS: dict[Activation, float] = {
+    "linear": 1.0,
+    "relu": 0.5,
+    "leaky_relu": 0.5 * (1 + LEAKY_SLOPE**2),
+    "tanh": 0.0,
+    "erf": 0.0,
+    "gelu": 0.5,
+    "silu": 0.5,
+}
+"""⟨s²⟩_K / K for large K."""
 
 
 class DrawsSection(Spec):
@@ -95,7 +121,17 @@ def draws_request(
     depth: int,
     measure: Sequence[str] = ("signals",),
 ) -> Request:
-    """Return the cell of one network."""
+    """Return the cell of one network.
+
+    Raises WidthlabError where its signals would grow beyond all bounds.
+    """
+    powers = depth * log10(_growth(architecture, depth))
+    if powers > MOST_POWERS:
+        raise WidthlabError(
+            f"models.{label}: signals grow by about 10^{powers:.0f} in {depth} layers, more than "
+            f"the 10^{MOST_POWERS} that can be measured; choose a smaller depth, weight_variance "
+            "or residual_scale, a larger depth_exponent, or a normalisation"
+        )
     cell = DrawsCell(
         architecture=architecture,
         width=width,
@@ -106,6 +142,17 @@ def draws_request(
     )
     cost = _cost(cell, section.data, measure)
     return Request(cell, label, slug_of(cell.network), section.data, cost=cost)
+
+
+def _growth(architecture: Perceptron, depth: int) -> float:
+    """Return the factor by which a layer multiplies a large signal variance at infinite width."""
+    if architecture.normalisation != "none":
+        return 1.0
+    part = LARGE_SIGNALS[architecture.activation] * (architecture.weight_variance or 0.0)
+    if isinstance(architecture, MLP):
+        return max(part, 1.0)
+    inner = architecture.inner_variance if architecture.branch == "two_layer" else 1.0
+    return 1.0 + architecture.branch_scale(depth) ** 2 * part * inner
 
 
 def engine_of(architecture: Perceptron, asked: Engine) -> Engine:

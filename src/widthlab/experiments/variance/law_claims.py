@@ -20,6 +20,10 @@ SMALL = 0.1
 """Largest l/N at which means of q and q² are compared: beyond, heavy tails hide them."""
 
 
+LIVING = 8
+"""Fewest living draws from which a logarithm's mean and variance are judged."""
+
+
 def law_claims(label: str, architecture: Perceptron, own: xr.Dataset, draws: int) -> list[Claim]:
     """Judge the block law, the corrections to it and the exact laws that the model has.
 
@@ -37,6 +41,9 @@ def law_claims(label: str, architecture: Perceptron, own: xr.Dataset, draws: int
         if f"{theory}_shift" in laws and shallow is not None:
             made.extend(_correction_claims(label, theory, own, shallow, draws))
     last = own.sel(layer=depth)
+    living = np.floor(last["alive"].to_numpy() * draws + 1e-9)
+    last = last.where(last["alive"] * draws >= LIVING)
+    fewest = int(living[living >= LIVING].min(initial=draws))
     widths = own["width"].to_numpy()
     # What would be the case if nothing drifted, and if fluctuations fell as 1/√N only.
     slow = np.sqrt(widths[-1] / widths)
@@ -54,7 +61,7 @@ def law_claims(label: str, architecture: Perceptron, own: xr.Dataset, draws: int
                     last.stack(point=["width"]),
                     (f"exact_{name}", name),
                     rivals[name],
-                    draws,
+                    fewest,
                     labels=[f"N = {width}, l = {depth}" for width in widths],
                 )
             )
