@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from widthlab.experiments.shared.laws import branch_arguments, layer_arguments
 from widthlab.specs import MLP, Perceptron
 from widthlab.theory.block_law import NoClosure, PairKernel, mlp_pair, residual_pair
 from widthlab.theory.fixed_points import NoFixedPoint, depth_scales
@@ -50,9 +51,9 @@ def phase_of(architecture: Perceptron) -> Phase | None:
     """
     if not isinstance(architecture, MLP) or architecture.normalisation != "none":
         return None
-    c_w, c_b = architecture.weight_variance or 1.0, architecture.bias_variance or 0.0
+    name, c_w, c_b = layer_arguments(architecture)
     try:
-        scales = depth_scales(architecture.activation, c_w, c_b)
+        scales = depth_scales(name, c_w, c_b)
     except NoFixedPoint:
         return None
     kernel, correlation = scales.kernel, scales.correlation
@@ -76,23 +77,11 @@ def pair_law(architecture: Perceptron, correlation: Array, depth: int) -> PairKe
     None where there is no closed recursion (batch normalisation, nonlinearity after the addition).
     """
     start = (np.ones_like(correlation), np.ones_like(correlation), correlation)
-    c_w, c_b = architecture.weight_variance or 1.0, architecture.bias_variance or 0.0
-    name, normalisation = architecture.activation, architecture.normalisation
+    layer = layer_arguments(architecture)
     try:
         if isinstance(architecture, MLP):
-            return mlp_pair(start, depth, name, c_w, c_b, normalisation)
-        return residual_pair(
-            start,
-            depth,
-            name,
-            c_w,
-            c_b,
-            alpha=architecture.branch_scale(depth),
-            branch=architecture.branch,
-            inner_variance=architecture.inner_variance,
-            position=architecture.position,
-            normalisation=normalisation,
-        )
+            return mlp_pair(start, depth, *layer, architecture.normalisation)
+        return residual_pair(start, depth, *layer, **branch_arguments(architecture, depth))
     except NoClosure:
         return None
 

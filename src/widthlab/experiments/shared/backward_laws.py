@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from widthlab.experiments.shared.laws import scale_free
+from widthlab.experiments.shared.laws import branch_arguments, layer_arguments, scale_free
 from widthlab.specs import MLP, Perceptron
 from widthlab.theory import backward, gradients, signed_gradients, tangent_kernel
 from widthlab.theory.block_law import NoClosure
@@ -29,22 +29,12 @@ def gradient_norm(architecture: Perceptron, depth: int) -> Array | None:
     """
     if architecture.parameterisation == "mup":
         return None
-    name, c_w, c_b = _layer(architecture)
+    name, c_w, c_b = layer_arguments(architecture)
     try:
         if isinstance(architecture, MLP):
             return gradients.mlp_gradient(1.0, depth, name, c_w, c_b, architecture.normalisation)
-        return gradients.residual_gradient(
-            1.0,
-            depth,
-            name,
-            c_w,
-            c_b,
-            alpha=architecture.branch_scale(depth),
-            branch=architecture.branch,
-            inner_variance=architecture.inner_variance,
-            position=architecture.position,
-            normalisation=architecture.normalisation,
-        )
+        known = branch_arguments(architecture, depth)
+        return gradients.residual_gradient(1.0, depth, name, c_w, c_b, **known)
     except (NoClosure, QuadratureError):
         return None
 
@@ -61,7 +51,7 @@ def gradient_leading(architecture: Perceptron, width: int, depth: int) -> Array 
     """Return E[g_i² g_j²]/(E g_i²)² − 1 to leading order by layer, (depth + 1,), or None."""
     if not isinstance(architecture, MLP) or architecture.normalisation != "none":
         return None
-    found = _correlation(depth, *_layer(architecture))
+    found = _correlation(depth, *layer_arguments(architecture))
     return None if found is None else np.asarray(found / width)
 
 
@@ -75,7 +65,7 @@ def signed_correlation(architecture: Perceptron, width: int, depth: int) -> Arra
         return np.zeros(depth + 1)
     if not isinstance(architecture, MLP) or architecture.normalisation != "none":
         return None
-    found = _signed(depth, *_layer(architecture))
+    found = _signed(depth, *layer_arguments(architecture))
     return None if found is None else np.asarray(found / width)
 
 
@@ -102,31 +92,15 @@ def kernel(architecture: Perceptron, depth: int, gram: Array) -> Array | None:
 
     None where there is no law, or where a Gaussian expectation in it does not converge.
     """
-    name, c_w, c_b = _layer(architecture)
+    layer = layer_arguments(architecture)
     try:
         if isinstance(architecture, MLP):
+            normalisation = architecture.normalisation
             return tangent_kernel.mlp_ntk(
-                gram,
-                depth,
-                name,
-                c_w,
-                c_b,
-                bias=architecture.bias,
-                normalisation=architecture.normalisation,
+                gram, depth, *layer, bias=architecture.bias, normalisation=normalisation
             )
-        return tangent_kernel.residual_ntk(
-            gram,
-            depth,
-            name,
-            c_w,
-            c_b,
-            alpha=architecture.branch_scale(depth),
-            branch=architecture.branch,
-            inner_variance=architecture.inner_variance,
-            position=architecture.position,
-            normalisation=architecture.normalisation,
-            bias=architecture.bias,
-        )
+        known = branch_arguments(architecture, depth)
+        return tangent_kernel.residual_ntk(gram, depth, *layer, bias=architecture.bias, **known)
     except (NoClosure, QuadratureError):
         return None
 
@@ -136,7 +110,7 @@ def kernel_variance(architecture: Perceptron, width: int, depth: int) -> dict[st
     laws: dict[str, float] = {}
     if not isinstance(architecture, MLP) or architecture.normalisation != "none":
         return laws
-    name, c_w, c_b = _layer(architecture)
+    name, c_w, c_b = layer_arguments(architecture)
     try:
         moments = tangent_kernel.mlp_ntk_moments(1.0, depth, name, c_w, c_b, bias=architecture.bias)
     except QuadratureError:
@@ -145,15 +119,6 @@ def kernel_variance(architecture: Perceptron, width: int, depth: int) -> dict[st
     if exact_backwards(architecture):
         laws["exact"] = backward.ntk_exact_relative_variance(name, [width] * depth)
     return laws
-
-
-def _layer(architecture: Perceptron) -> tuple[str, float, float]:
-    """Return the activation, C_W and C_b."""
-    return (
-        architecture.activation,
-        architecture.weight_variance or 0.0,
-        architecture.bias_variance or 0.0,
-    )
 
 
 # These take long in deep networks, and are asked for at every width. None: no quadrature converges.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,36 @@ if TYPE_CHECKING:
     from widthlab.theory.corrections import Corrections
 
 Array = NDArray[np.float64]
+
+
+def layer_arguments(architecture: Perceptron) -> tuple[str, float, float]:
+    """Return the activation, C_W and C_b, which functions of `theory` take in this order."""
+    return (
+        architecture.activation,
+        architecture.weight_variance or 0.0,
+        architecture.bias_variance or 0.0,
+    )
+
+
+class Branch(TypedDict):
+    """What functions of `theory` ask of a residual branch, by keyword."""
+
+    alpha: float
+    branch: str
+    inner_variance: float
+    position: str
+    normalisation: str
+
+
+def branch_arguments(architecture: ResidualMLP, depth: int) -> Branch:
+    """Return what functions of `theory` ask of a branch in a network of `depth` blocks."""
+    return Branch(
+        alpha=architecture.branch_scale(depth),
+        branch=architecture.branch,
+        inner_variance=architecture.inner_variance,
+        position=architecture.position,
+        normalisation=architecture.normalisation,
+    )
 
 
 def scale_free(architecture: Perceptron) -> bool:
@@ -36,8 +66,8 @@ def signal_laws(architecture: Perceptron, width: int, depth: int) -> dict[str, A
     of a random embedding. Laws that do not hold are left out.
     """
     laws: dict[str, Array] = {}
-    name, c_w = architecture.activation, architecture.weight_variance or 1.0
-    c_b, normalisation = architecture.bias_variance or 0.0, architecture.normalisation
+    name, c_w, c_b = layer_arguments(architecture)
+    normalisation = architecture.normalisation
     if normalisation == "batch":
         return laws
     if isinstance(architecture, MLP):
@@ -52,18 +82,9 @@ def signal_laws(architecture: Perceptron, width: int, depth: int) -> dict[str, A
         return laws
     if architecture.position == "post":
         return laws
-    alpha, branch = architecture.branch_scale(depth), architecture.branch
-    laws["block_law"] = block_law.residual_variance(
-        1.0,
-        depth,
-        name,
-        c_w,
-        c_b,
-        alpha=alpha,
-        branch=branch,
-        inner_variance=architecture.inner_variance,
-        normalisation=normalisation,
-    )
+    known = branch_arguments(architecture, depth)
+    alpha, branch = known["alpha"], known["branch"]
+    laws["block_law"] = block_law.residual_variance(1.0, depth, name, c_w, c_b, **known)
     if scale_free(architecture) and (branch == "two_layer" or name == "linear"):
         moments = finite_width.residual_moments(
             name,
@@ -109,24 +130,12 @@ def signal_corrections(architecture: Perceptron, depth: int) -> Corrections | No
     """
     from widthlab.theory.corrections import mlp_corrections, residual_corrections
 
-    name, c_w = architecture.activation, architecture.weight_variance or 1.0
-    c_b, normalisation = architecture.bias_variance or 0.0, architecture.normalisation
+    layer = layer_arguments(architecture)
     try:
         if isinstance(architecture, MLP):
-            return mlp_corrections(1.0, depth, name, c_w, c_b, normalisation)
-        return residual_corrections(
-            1.0,
-            depth,
-            name,
-            c_w,
-            c_b,
-            alpha=architecture.branch_scale(depth),
-            branch=architecture.branch,
-            hidden_ratio=architecture.hidden_ratio,
-            inner_variance=architecture.inner_variance,
-            position=architecture.position,
-            normalisation=normalisation,
-        )
+            return mlp_corrections(1.0, depth, *layer, architecture.normalisation)
+        ratio, known = architecture.hidden_ratio, branch_arguments(architecture, depth)
+        return residual_corrections(1.0, depth, *layer, hidden_ratio=ratio, **known)
     except (block_law.NoClosure, QuadratureError):
         return None
 
@@ -147,14 +156,8 @@ def small_branch_corrections(architecture: Perceptron, depth: int) -> Correction
     ):
         return None
     try:
-        return published(
-            1.0,
-            depth,
-            architecture.activation,
-            architecture.weight_variance or 1.0,
-            architecture.bias_variance or 0.0,
-            alpha=architecture.branch_scale(depth),
-        )
+        alpha = architecture.branch_scale(depth)
+        return published(1.0, depth, *layer_arguments(architecture), alpha=alpha)
     except QuadratureError:
         return None
 
@@ -163,8 +166,7 @@ def signal_step(architecture: Perceptron, width: int, depth: int) -> Step | None
     """Return E and Var of a layer's q given the one below, where q is a Markov chain, or None."""
     from widthlab.theory.one_step import mlp_step, residual_step
 
-    name, c_w = architecture.activation, architecture.weight_variance or 1.0
-    c_b = architecture.bias_variance or 0.0
+    name, c_w, c_b = layer_arguments(architecture)
     if architecture.normalisation != "none":
         return None
     if isinstance(architecture, MLP):
@@ -189,8 +191,7 @@ def exact_signals(
     from widthlab.theory.residual_chain import sample_residual_variance
 
     rng = np.random.default_rng([seed, width])
-    name = architecture.activation
-    c_w, c_b = architecture.weight_variance or 1.0, architecture.bias_variance or 0.0
+    name, c_w, c_b = layer_arguments(architecture)
     if isinstance(architecture, MLP):
         if not scale_free(architecture):
             return None
