@@ -17,7 +17,7 @@ from widthlab.ensembles.unseen import Unseen
 from widthlab.errors import WidthlabError
 from widthlab.models import Model
 from widthlab.statistics import gradients, signals
-from widthlab.statistics.draws import Seed, tapped
+from widthlab.statistics.draws import Seed, nth_seed, tapped
 from widthlab.statistics.over_draws import kernels_dataset, merged
 
 Measure = Literal["signals", "gradients", "ntk"]
@@ -52,10 +52,8 @@ def sample(
     model = weightfree(network, flat.shape[1], generator)
     record = _Record(model, flat, draws, tuple(measure), signals.checked_pairs(pairs, len(x)))
     size = _batch_size(network, flat, backward=record.backward)
-    root = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
     for batch, first in enumerate(range(0, draws, size)):
-        child = np.random.SeedSequence(root.entropy, spawn_key=(*root.spawn_key, batch))
-        generator.manual_seed(int(child.generate_state(1, np.uint64)[0]))
+        generator.manual_seed(nth_seed(seed, batch))
         record.run(slice(first, min(first + size, draws)))
     return record.dataset()
 

@@ -20,11 +20,15 @@ def generators(seed: Seed, draws: int) -> Iterator[torch.Generator]:
     """Yield one CPU generator per draw; draw d is the same whatever the number of draws."""
     if draws < 1:
         raise WidthlabError(f"draws must be at least 1, not {draws}")
-    root = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
     for draw in range(draws):
-        child = np.random.SeedSequence(root.entropy, spawn_key=(*root.spawn_key, draw))
-        state = int(child.generate_state(1, np.uint64)[0])
-        yield torch.Generator().manual_seed(state)
+        yield torch.Generator().manual_seed(nth_seed(seed, draw))
+
+
+def nth_seed(seed: Seed, number: int) -> int:
+    """Return the seed of draw `number`, or of a batch of draws: independent of all the others."""
+    root = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+    child = np.random.SeedSequence(root.entropy, spawn_key=(*root.spawn_key, number))
+    return int(child.generate_state(1, np.uint64)[0])
 
 
 def signal_names(model: nn.Module, signals: Sequence[str] | None) -> tuple[str, ...]:
