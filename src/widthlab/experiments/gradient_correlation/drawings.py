@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from widthlab.experiments.shared.frames import by_model, drawn_layers, with_ends
+from widthlab.experiments.shared.frames import by_model, curves, drawn_layers, with_ends
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,8 +35,8 @@ def above(data: pd.DataFrame, counted: str) -> Figure:
             high="squared_high",
             labels=("hidden layers above k", "correlation of squared gradients"),
         )
-        _curves(axes, own, "layers_above", "leading", "leading order in 1/N", "dotted")
-        _curves(axes, own, "layers_above", "exact", "exact law")
+        curves(axes, own, "layers_above", "leading", "leading order in 1/N", "dotted")
+        curves(axes, own, "layers_above", "exact", "exact law")
         plots.limits_from(axes, list(own["squared"]))
 
     return by_model(
@@ -74,8 +74,8 @@ def width(data: pd.DataFrame, counted: str) -> Figure:
             line=False,
             labels=("width N", f"correlation of squared gradients, k = {depth}"),
         )
-        _curves(axes, data, "width", "leading", "leading order in 1/N", "dotted", by="model")
-        _curves(axes, data, "width", "exact", "exact law", by="model")
+        curves(axes, data, "width", "leading", "leading order in 1/N", "dotted", by="model")
+        curves(axes, data, "width", "exact", "exact law", by="model")
         page.legend()
     return page.finish(
         "gradient-correlation-width",
@@ -96,7 +96,7 @@ def norm(data: pd.DataFrame, counted: str) -> Figure:
         ends = {"low": "mean_low", "high": "mean_high"}
         plots.layers(axes, own, y="mean", labels=("layer l", "mean of |g|²"), **ends)
         widest = own[own["width"] == own["width"].max()]
-        _curves(axes, widest, "layer", "backward_law", "infinite width")
+        curves(axes, widest, "layer", "backward_law", "infinite width")
 
     return by_model(
         data[data["layer"] > 0],
@@ -120,7 +120,7 @@ def spread(data: pd.DataFrame, counted: str) -> Figure:
         ends = {"low": "log_variance_low", "high": "log_variance_high"}
         labels = ("layer l", "Var log(|g_l|²/|g_L|²)")
         plots.layers(axes, own, y="log_variance", labels=labels, **ends)
-        _curves(axes, own, "layer", "exact_log_variance", "exact law")
+        curves(axes, own, "layer", "exact_log_variance", "exact law")
 
     return by_model(
         data[data["layer"] > 0],
@@ -166,7 +166,7 @@ def imbalance(data: pd.DataFrame, dataset: xr.Dataset, counted: str) -> Figure:
             )
             if len(data):
                 ticks.at_values(axes.xaxis, data["width"])
-            _curves(axes, data, "width", f"exact_{name}", "exact law", by="model")
+            curves(axes, data, "width", f"exact_{name}", "exact law", by="model")
         page.letter("Drift", "Spread")
         page.legend()
     return page.finish(
@@ -203,7 +203,7 @@ def signed(data: pd.DataFrame, counted: str) -> Figure:
         if own.empty:
             return
         ticks.at_values(axes.xaxis, own["width"])
-        _curves(axes, own, "width", "signed_law", "law", by="model")
+        curves(axes, own, "width", "signed_law", "law", by="model")
         for sign in (2, -2):
             floor = sign * own["sampling_floor"]
             plots.theory(axes, own["width"], floor, "± 2 sampling floors", style="dotted")
@@ -219,19 +219,3 @@ def signed(data: pd.DataFrame, counted: str) -> Figure:
         "true value is zero.",
         alt="Signed correlations by width, with twice their sampling floor about zero.",
     )
-
-
-def _curves(
-    axes: Axes,
-    data: pd.DataFrame,
-    x: str,
-    law: str,
-    label: str,
-    style: Literal["dashed", "dotted"] = "dashed",
-    by: str = "width",
-) -> None:
-    """Draw a law, where it is known, once for each value of `by`."""
-    from widthlab.report import plots
-
-    for _, one in data.dropna(subset=[law]).groupby(by, sort=False):
-        plots.theory(axes, one[x], one[law], label, style=style)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from widthlab.experiments.shared.frames import by_model, with_ends
+from widthlab.experiments.shared.frames import by_model, curves, with_ends
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,10 +51,10 @@ def convergence(data: pd.DataFrame, dataset: xr.Dataset, counted: str) -> Figure
                 labels=("width N", words[name]),
                 **ends,
             )
-            for number, (_, own) in enumerate(chosen["shift"].groupby("model", sort=False)):
-                if name == "shift":
-                    label = None if number else "noise of the mean"
-                    plots.theory(axes, own["width"], own["floor"], label, style="dotted")
+            if name == "shift":
+                curves(
+                    axes, chosen[name], "width", "floor", "noise of the mean", "dotted", by="model"
+                )
             drawn = chosen[name][chosen[name][name] > 0]
             if len(drawn):
                 middle = float(np.exp(np.log(drawn["width"]).mean()))
@@ -108,13 +108,9 @@ def variance(data: pd.DataFrame, counted: str) -> Figure:
             line=False,
             labels=("depth over width L/N", "Var Θ / (E Θ)²"),
         )
-        for _, one in own.sort_values("depth_over_width").groupby("depth"):
-            for law, title in (("exact", "exact law"), ("leading", "leading order in 1/N")):
-                known = one.dropna(subset=[f"{law}_variance"])
-                style: Literal["dashed", "dotted"] = "dashed" if law == "exact" else "dotted"
-                if len(known):
-                    x, y = known["depth_over_width"], known[f"{law}_variance"]
-                    plots.theory(axes, x, y, title, style=style)
+        known, x = own.sort_values("depth_over_width"), "depth_over_width"
+        curves(axes, known, x, "exact_variance", "exact law", by="depth")
+        curves(axes, known, x, "leading_variance", "leading order in 1/N", "dotted", by="depth")
         plots.limits_from(axes, list(own["relative_variance"]))
 
     return by_model(
@@ -207,8 +203,7 @@ def condition(data: pd.DataFrame, counted: str) -> Figure:
             high="condition_high",
             labels=("width N", "condition number"),
         )
-        for _, law in own.dropna(subset=["infinite_condition"]).groupby("depth"):
-            plots.theory(axes, law["width"], law["infinite_condition"], "infinite width")
+        curves(axes, own, "width", "infinite_condition", "infinite width", by="depth")
 
     return by_model(
         data,

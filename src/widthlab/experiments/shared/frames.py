@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from widthlab.experiments.shared.random_draws import LayersSection
     from widthlab.report.figures import Figure
+    from widthlab.report.plots import Style
 
 Array = NDArray[np.float64]
 
@@ -123,3 +124,19 @@ def by_model(
         page.letter(*(f"{label} {words.get(label, '')}" for label in labels))
         page.legend(legend)
     return page.finish(id, title, caption, alt, data)
+
+
+def curves(
+    axes: Axes,
+    data: pd.DataFrame,
+    x: str,
+    law: str,
+    label: str,
+    style: Style = "dashed",
+    by: str = "width",
+) -> None:
+    """Draw a law, where it is known, once for each value of `by`; a legend shows it once."""
+    from widthlab.report import plots
+
+    for _, one in data.dropna(subset=[law]).groupby(by, sort=False):
+        plots.theory(axes, one[x], one[law], label, style=style)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from widthlab.experiments.shared.frames import drawn_layers, with_ends
+from widthlab.experiments.shared.frames import curves, drawn_layers, with_ends
 from widthlab.experiments.variance.width_claims import LEADING
 
 if TYPE_CHECKING:
@@ -109,8 +109,7 @@ def _panel(axes: Axes, data: pd.DataFrame, name: str, words: str, laws: tuple[st
         known = data.dropna(subset=[law])
         if same_at_all:
             known = known[known["width"] == known["width"].max()]
-        for number, (_, one) in enumerate(known.groupby("width")):
-            plots.theory(axes, one["layer"], one[law], None if number else title, style=style)
+        curves(axes, known, "layer", law, title, style)
     # a mean that does not move is a flat line, and not its rounding errors
     least = [-0.5, 0.5] if name == "shift" else []
     plots.limits_from(axes, [*data[name], *least])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from widthlab.experiments.shared.frames import by_model, drawn_layers
+from widthlab.experiments.shared.frames import by_model, curves, drawn_layers
 from widthlab.experiments.variance.layer_figures import counted, layer_table
 from widthlab.experiments.variance.windows import LIMIT, QUANTITIES
 
@@ -48,10 +48,7 @@ def scaling(dataset: xr.Dataset) -> Figure:
             labels=("width N", f"Var log q at layer {depth}"),
         )
         for law, title, style in FLUCTUATION_LAWS:
-            for number, (_, one) in enumerate(
-                data.dropna(subset=[law]).groupby("model", sort=False)
-            ):
-                plots.theory(axes, one["width"], one[law], None if number else title, style=style)
+            curves(axes, data, "width", law, title, style, by="model")
         plots.limits_from(axes, list(data["log_variance"]))
         page.legend()
     return page.finish(
