@@ -17,11 +17,24 @@ CHUNK_VALUES = 2**22
 Loss = Literal["cross_entropy", "mse"]
 
 
+IGNORE = -100
+"""Label of a position that does not count: padding behind the end of a sequence."""
+
+
+def mask_of(labels: Tensor) -> Tensor | None:
+    """Return which positions count (n, T) of sequences' labels (n, T); None for labels (n,)."""
+    return None if labels.ndim == 1 else labels != IGNORE
+
+
 def loss_of(outputs: Tensor, labels: Tensor, kind: Loss) -> Tensor:
     """Return the loss of every sample (n,) from outputs (n, c) and labels (n,).
 
-    cross_entropy is -log softmax(f)_y; mse is ½|f - onehot(y)|², summed over outputs.
+    cross_entropy is -log softmax(f)_y; mse is ½|f - onehot(y)|², summed over outputs. A sequence,
+    with outputs (n, T, c) and labels (n, T), has the mean of its positions that count.
     """
+    if labels.ndim == 2:
+        each = F.cross_entropy(outputs.mT, labels, reduction="none", ignore_index=IGNORE)
+        return each.sum(dim=1) / (labels != IGNORE).sum(dim=1).clamp_min(1)
     if kind == "cross_entropy":
         return F.cross_entropy(outputs, labels, reduction="none")
     target = F.one_hot(labels, outputs.shape[1]).to(outputs.dtype)
