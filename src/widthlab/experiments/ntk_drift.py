@@ -28,9 +28,9 @@ from widthlab.experiments.shared.base import (
     network_of,
     slug_of,
 )
+from widthlab.experiments.shared.families import CALIBRATION, measurable, misfit
 from widthlab.specs import (
     BASE_WIDTH,
-    SMALLEST_IMAGE,
     Architecture,
     Checkpoint,
     Count,
@@ -70,8 +70,6 @@ LEADING = 0.1
 WIDE, MIN_WIDTHS = 8, 3
 """muP is the standard parameterisation at its base width, so its limit is judged over at least
 MIN_WIDTHS widths of at least WIDE times that."""
-CALIBRATION = 1024
-"""Training samples from which statistics of batch normalisation are estimated."""
 
 
 class Section(Spec):
@@ -106,17 +104,10 @@ class Section(Spec):
         _, most = self.data.most()
         if self.probe > most:
             raise ValueError(f"probe: {self.probe} is too many, data has {most:g} test samples")
-        shape = input_shape(self.data)
         for label, architecture in self.models.items():
-            images = len(shape) == 3 and shape[-1] >= SMALLEST_IMAGE
-            if isinstance(architecture, ResNet20) and not images:
-                raise ValueError(
-                    f"models.{label}: resnet20 takes images of at least "
-                    f"{SMALLEST_IMAGE}×{SMALLEST_IMAGE} pixels, but data has inputs of {shape}"
-                )
-            batches = getattr(architecture, "normalisation", "batch") == "batch"
-            if batches and self.training.batch_size == 1:
-                raise ValueError(f"models.{label}: batch normalisation needs a batch_size above 1")
+            problem = misfit(architecture, self.data, self.training_of(label))
+            if problem:
+                raise ValueError(f"models.{label}: {problem}")
         return self
 
     def training_of(self, label: str) -> Training:
@@ -181,8 +172,7 @@ def extract(cell: Cell, inputs: Inputs) -> xr.Dataset:
     import torch
     import xarray as xr
 
-    from widthlab.checkpoints.files import load_history, load_model
-    from widthlab.statistics.normalisation import recalibrate
+    from widthlab.checkpoints.files import load_history
     from widthlab.statistics.ntk import (
         eigenvalues,
         empirical_ntk,
@@ -197,12 +187,11 @@ def extract(cell: Cell, inputs: Inputs) -> xr.Dataset:
         raise WidthlabError(
             f"probe: {cell.probe} inputs are asked for, but the data set has {len(x)} test samples"
         )
-    seen = inputs.data.train(inputs.device)[0][:CALIBRATION]
+    seen = min(CALIBRATION, len(inputs.data.train_y))
     rates: dict[str, float] = {}
     kernels: list[torch.Tensor] = []
     for step in history["step"]:
-        model = load_model(trained.folder, step, inputs.device)
-        recalibrate(model, seen)
+        model = measurable(trained, step, inputs)
         if trained.specification.training.optimiser == "sgd":
             rates = model.learning_rate_factors("sgd")
         kernels.append(empirical_ntk(model, x, outputs=cell.kernel, rates=rates))
@@ -245,7 +234,7 @@ def extract(cell: Cell, inputs: Inputs) -> xr.Dataset:
             "kernel": cell.kernel,
             "weights": "learning-rate factors of the parameterisation" if rates else "none",
             "mode": "evaluation",
-            "batch_normalisation": f"statistics of {len(seen)} training samples, at every snapshot",
+            "batch_normalisation": f"statistics of {seen} training samples, at every snapshot",
             "status": trained.status,
             **_outcome(trained),
         },

@@ -1,0 +1,124 @@
+"""Families of trained networks: one architecture over widths and seeds, trained on one data set.
+
+Experiments whose networks differ in data and widths have one section entry for each family; a
+checkpoint that several of them ask for is trained once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from widthlab.costs import input_shape
+from widthlab.experiments.shared.base import Grid, Inputs, Label, Trained, _by_label, network_of
+from widthlab.specs import (
+    SMALLEST_IMAGE,
+    Architecture,
+    Checkpoint,
+    Count,
+    DataSet,
+    Digits,
+    Network,
+    ResNet20,
+    Spec,
+    Training,
+    Unit,
+)
+
+if TYPE_CHECKING:
+    from widthlab.models import Model
+
+
+class Family(Spec):
+    """Networks of one architecture, trained on one data set at several widths and seeds."""
+
+    model: Architecture
+    """The architecture."""
+    width: Annotated[Grid, Unit("neurons")]
+    """Widths N to train (channels of the first stage for resnet20)."""
+    depth: Annotated[Count, Unit("layers")] = 3
+    """Depth L; resnet20 has its own."""
+    seeds: Annotated[Count, Unit("networks")] = 3
+    """Networks trained at every width, from different initialisations."""
+    data: DataSet = Digits()
+    """What the networks learn."""
+    training: Training = Training()
+    """How every network is trained."""
+    points: Annotated[list[str], Field(min_length=1)] | None = None
+    """Insertion points, names or patterns of modules; left out, the carried signals h_0 … h_L."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        problem = misfit(self.model, self.data, self.training)
+        if problem:
+            raise ValueError(problem)
+        return self
+
+
+Families = Annotated[dict[Label, Family], Field(min_length=1), AfterValidator(_by_label)]
+"""Families by the label that figures and tables show."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One trained network of a family."""
+
+    label: str
+    family: Family
+    network: Network
+    seed: int
+
+    def checkpoint(self, study_seed: int) -> Checkpoint:
+        """Return the specification of its training run."""
+        return Checkpoint(
+            network=self.network,
+            data=self.family.data,
+            training=self.family.training,
+            seed=self.seed,
+            study_seed=study_seed,
+        )
+
+
+def members(families: dict[str, Family]) -> Iterator[Member]:
+    """Yield every network of the families, by label, width and seed."""
+    for label, family in families.items():
+        for width in family.width:
+            network = network_of(family.model, width, family.depth)
+            for seed in range(family.seeds):
+                yield Member(label, family, network, seed)
+
+
+def misfit(architecture: Architecture, data: DataSet, training: Training) -> str:
+    """Say why an architecture cannot be trained so on a data set; empty where it can."""
+    shape = input_shape(data)
+    images = len(shape) == 3 and shape[-1] >= SMALLEST_IMAGE
+    if isinstance(architecture, ResNet20) and not images:
+        return (
+            f"resnet20 takes images of at least {SMALLEST_IMAGE}×{SMALLEST_IMAGE} pixels, but "
+            f"data has inputs of {shape}"
+        )
+    batches = getattr(architecture, "normalisation", "batch") == "batch"
+    if batches and training.batch_size == 1:
+        return "batch normalisation needs a batch_size above 1"
+    return ""
+
+
+CALIBRATION = 1024
+"""Training samples from which statistics of batch normalisation are estimated."""
+
+
+def measurable(trained: Trained, step: int, inputs: Inputs) -> Model:
+    """Return a trained network at a snapshot, ready to be measured, in evaluation mode.
+
+    Running averages of batch normalisation lag behind the weights, so that they are estimated
+    again from training samples.
+    """
+    from widthlab.checkpoints.files import load_model
+    from widthlab.statistics.normalisation import recalibrate
+
+    model = load_model(trained.folder, step, inputs.device)
+    recalibrate(model, inputs.data.train(inputs.device)[0][:CALIBRATION])
+    return model
