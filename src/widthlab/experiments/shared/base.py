@@ -55,14 +55,16 @@ Grid = Annotated[list[Count], Field(min_length=1), AfterValidator(_ordered)]
 Label = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]*$")]
 
 
-def _by_label(models: dict[str, T]) -> dict[str, T]:
+def ordered_by_label(models: dict[str, T]) -> dict[str, T]:
     """Order by label: the order of keys in a file means nothing."""
     return dict(sorted(models.items()))
 
 
-Models = Annotated[dict[Label, Architecture], Field(min_length=1), AfterValidator(_by_label)]
+Models = Annotated[dict[Label, Architecture], Field(min_length=1), AfterValidator(ordered_by_label)]
 """Architectures by the label that figures and tables show."""
-Perceptrons = Annotated[dict[Label, Perceptron], Field(min_length=1), AfterValidator(_by_label)]
+Perceptrons = Annotated[
+    dict[Label, Perceptron], Field(min_length=1), AfterValidator(ordered_by_label)
+]
 """The same, for experiments whose theory is of perceptrons."""
 
 

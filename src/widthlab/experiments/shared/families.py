@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from widthlab.costs import input_shape
-from widthlab.experiments.shared.base import Grid, Inputs, Label, Trained, _by_label, network_of
+from widthlab.experiments.shared.base import (
+    Grid,
+    Inputs,
+    Label,
+    Trained,
+    network_of,
+    ordered_by_label,
+)
 from widthlab.specs import (
     SMALLEST_IMAGE,
     Architecture,
@@ -58,7 +65,7 @@ class Family(Spec):
         return self
 
 
-Families = Annotated[dict[Label, Family], Field(min_length=1), AfterValidator(_by_label)]
+Families = Annotated[dict[Label, Family], Field(min_length=1), AfterValidator(ordered_by_label)]
 """Families by the label that figures and tables show."""
 
 
