@@ -330,7 +330,7 @@ def sweep(section: Section, measured: list[Measured]) -> xr.Dataset:
 
 def claims(section: Section, dataset: xr.Dataset) -> list[Claim]:
     """Judge, by model, the exponent where theory has one, else only that the drift falls."""
-    from widthlab.experiments.shared.verdicts import exponent_claim, falling_claim
+    from widthlab.experiments.shared.verdicts import exponent_claim, sign_claim
     from widthlab.scaling import fit_power_law
 
     made: list[Claim] = []
@@ -359,12 +359,13 @@ def claims(section: Section, dataset: xr.Dataset) -> list[Claim]:
         law = fit_power_law(widths, [drift[i][there[i]] for i in judged], seed=0)
         if known is None:
             made.append(
-                falling_claim(
+                sign_claim(
                     f"ntk_drift.{label}.falls",
                     f"{label}: the tangent kernel drifts less in wider networks (its exponent is "
                     "an open measurement)",
                     "theory of the lazy limit; no exponent is predicted for this parameterisation",
                     law,
+                    -1,
                 )
             )
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,9 +45,11 @@ def exponent_claim(
     return _of_law(identifier, statement, source, law, ends, predicted, verdict, words)
 
 
-def falling_claim(identifier: str, statement: str, source: str, law: PowerLaw) -> Claim:
-    """Judge the claim that a quantity falls with width, whatever its exponent."""
-    verdict, reason = judge_sign(-1, law.exponent, law.low, law.high)
+def sign_claim(
+    identifier: str, statement: str, source: str, law: PowerLaw, sign: Literal[-1, 1]
+) -> Claim:
+    """Judge the claim that a quantity rises (1) or falls (-1), whatever its exponent."""
+    verdict, reason = judge_sign(sign, law.exponent, law.low, law.high)
     words = _join(f"exponent {reason}", law.reason)
     return _of_law(identifier, statement, source, law, (law.low, law.high), None, verdict, words)
 

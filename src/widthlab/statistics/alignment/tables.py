@@ -92,7 +92,11 @@ def certificate_dataset(certificate: Certificate) -> xr.Dataset:
             "measured_test_samples": certificate.samples[1],
             "level": certificate.level,
             "flips": certificate.flips,
-            "train_pool": certificate.pools[0],
-            "test_pool": certificate.pools[1],
+            # An attribute must be JSON, which has no infinity.
+            **{
+                f"{part}_pool": pool
+                for part, pool in zip(("train", "test"), certificate.pools, strict=True)
+                if np.isfinite(pool)
+            },
         },
     )
