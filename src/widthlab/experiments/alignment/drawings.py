@@ -9,8 +9,14 @@ import xarray as xr
 
 from widthlab.experiments.alignment.claims import mean_dimension
 from widthlab.experiments.shared.frames import curves
-from widthlab.experiments.shared.networks import counted, families_of, last_snapshot, over_seeds
-from widthlab.report import plots
+from widthlab.experiments.shared.networks import (
+    all_widths,
+    counted,
+    families_of,
+    last_snapshot,
+    over_seeds,
+)
+from widthlab.report import plots, ticks
 from widthlab.report.figures import Figure, canvas
 
 if TYPE_CHECKING:
@@ -105,19 +111,19 @@ def _by_layer(dataset: xr.Dataset) -> Figure:
                     page.axes[len(parts) * row + column],
                     own,
                     y="value",
-                    low="low",
-                    high="high",
+                    low="least",
+                    high="most",
+                    order=all_widths(dataset),
                     labels=("insertion point", words),
                 )
-        page.letter(
-            *(f"{family}, {words.split()[0]}" for family in names for words in parts.values())
-        )
+        short = ("d_∥", "d₂", "signal's share")
+        page.letter(*(f"{family}, {word}" for family in names for word in short))
         page.legend("width N")
     return page.finish(
         "alignment-layers",
         "Alignment by insertion point",
         "Unbiased estimates at the end of training along the network, mean over seeds of those "
-        f"that are positive; {counted(dataset)}. Bands: 95 % t intervals.",
+        f"that are positive; {counted(dataset)}. Bands: range over seeds.",
         "The two dimensions and the signal's share of a gradient against the insertion point, a "
         "line for each width.",
         data,
@@ -165,6 +171,7 @@ def _by_budget(dataset: xr.Dataset) -> Figure:
                     labels=("training samples M of the step", "Pr(μ_M·g_K ≤ 0)"),
                 )
                 curves(axes, panel, "M", "b_exact", "B_exact", by="K")
+                ticks.at_values(axes.xaxis, panel["M"])
                 axes.set_ylim(0, 1.02)
         page.letter(*(f"{f}, {STATES[key]}" for f in names for key in states))
         page.legend("unseen samples K")
@@ -212,6 +219,7 @@ def _against_bounds(dataset: xr.Dataset) -> Figure:
                 x="b_exact",
                 y="rate",
                 hue="width",
+                order=all_widths(dataset),
                 line=False,
                 labels=("B_exact", "share of blocks with μ_M·g_K ≤ 0"),
             )
@@ -246,12 +254,13 @@ def _along_training(dataset: xr.Dataset) -> Figure:
             steps = over_seeds(dataset, one["step"], "step")["step"]
             tables.append(table.assign(step=steps.to_numpy() + 1.0))
     data = pd.concat(tables)
+    order = all_widths(dataset)
     parts = {"d_align": "d_align, mean over points", "certified": "share of points certified"}
     with canvas(ncols=len(parts), nrows=len(names)) as page:
         for row, family in enumerate(names):
             for column, (name, words) in enumerate(parts.items()):
                 own = data[(data["family"] == family) & (data["quantity"] == name)]
-                _training_panel(page.axes[len(parts) * row + column], own, words)
+                _training_panel(page.axes[len(parts) * row + column], own, words, order)
         page.letter(*(f"{f}, {what}" for f in names for what in ("dimension", "certified")))
         page.legend("width N")
     return page.finish(
@@ -259,23 +268,24 @@ def _along_training(dataset: xr.Dataset) -> Figure:
         "Alignment along training",
         "Unbiased estimates at every snapshot, and the share of insertion points that are "
         "certified at some budget. As training ends the mean gradient of training samples "
-        f"vanishes, and with it what they say of unseen ones. {counted(dataset)}; bands: 95 % t "
-        "intervals over seeds.",
+        f"vanishes, and with it what they say of unseen ones. {counted(dataset)}; bands: "
+        "range over seeds.",
         "The effective alignment dimension and the share of certified points against the training "
         "step, a line for each width.",
         data,
     )
 
 
-def _training_panel(axes: Axes, data: pd.DataFrame, words: str) -> None:
+def _training_panel(axes: Axes, data: pd.DataFrame, words: str, order: list[int]) -> None:
     plots.series(
         axes,
         data,
         x="step",
         y="value",
         hue="width",
-        low="low",
-        high="high",
+        order=order,
+        low="least",
+        high="most",
         scales=("log", "linear"),
         labels=("training step + 1", words),
     )

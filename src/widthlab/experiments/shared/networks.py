@@ -90,7 +90,10 @@ def families_of(dataset: xr.Dataset) -> list[str]:
 
 
 def over_seeds(dataset: xr.Dataset, values: xr.DataArray, name: str) -> pd.DataFrame:
-    """Return means over seeds of values (network,) with 95 % t intervals, by family and width."""
+    """Return means over seeds of values (network,), by family and width.
+
+    `low` and `high` are the ends of 95 % t intervals, `least` and `most` the range over seeds.
+    """
     import pandas as pd
 
     from widthlab.scaling import mean_interval
@@ -99,6 +102,8 @@ def over_seeds(dataset: xr.Dataset, values: xr.DataArray, name: str) -> pd.DataF
     for family in families_of(dataset):
         for width, group in zip(*by_width(dataset, family, values.to_numpy()), strict=True):
             found = mean_interval(group)
+            finite = group[np.isfinite(group)]
+            ends = (finite.min(), finite.max()) if len(finite) else (np.nan, np.nan)
             rows.append(
                 {
                     "family": family,
@@ -106,6 +111,8 @@ def over_seeds(dataset: xr.Dataset, values: xr.DataArray, name: str) -> pd.DataF
                     name: found.value,
                     "low": found.low,
                     "high": found.high,
+                    "least": ends[0],
+                    "most": ends[1],
                     "networks": found.finite,
                 }
             )
@@ -116,3 +123,8 @@ def counted(dataset: xr.Dataset) -> str:
     """Say how many networks there are, and how many of them stayed finite."""
     total, lost = dataset.sizes["network"], int(dataset["diverged"].sum())
     return f"{total - lost} of {total} networks are finite to the end"
+
+
+def all_widths(dataset: xr.Dataset) -> list[int]:
+    """Return the widths of all families, in order: what colours of a figure stand for."""
+    return sorted(set(dataset["width"].to_numpy().tolist()))
