@@ -42,8 +42,36 @@ PERCEPTRONS = {
 }
 DRAWS = {"width": [4, 32], "depth": 2, "draws": 8, "data": GAUSSIAN}
 DRIFT = {"width": [4, 8], "depth": 2, "seeds": 2, "probe": 4, "data": GAUSSIAN}
+FAMILIES = {
+    "train_samples": 16,
+    "test_samples": 8,
+    "families": {
+        "images": {
+            "model": {"name": "resnet20"},
+            "width": [1],
+            "seeds": 1,
+            "data": {"name": "digits", "train_samples": 20, "test_samples": 10},
+            "training": {"steps": 2, "snapshots": 2, "batch_size": 8},
+        },
+        "features": {
+            "model": TANH,
+            "width": [2, 4],
+            "depth": 1,
+            "seeds": 1,
+            "data": {**GAUSSIAN, "train_samples": 24},
+            "training": {"loss": "mse", "steps": 2, "snapshots": 2, "batch_size": 8},
+        },
+    },
+}
 SECTIONS = [
     {
+        "alignment": {**FAMILIES, "step_samples": [2, 4], "held_out_samples": [2], "draws": 5},
+        "intervention": {
+            **FAMILIES,
+            "step_samples": 4,
+            "held_out_samples": 4,
+            "scales": [0.01, 0.1],
+        },
         "variance": {**DRAWS, "models": {k: PERCEPTRONS[k] for k in ("relu", "batch", "half")}},
         "gradient_correlation": {**DRAWS, "models": {k: PERCEPTRONS[k] for k in ("relu", "one")}},
         "ntk_init": {

@@ -14,6 +14,10 @@ SHOWN = 3
 """Insertion points, evenly spaced, whose draws are drawn one by one."""
 
 
+RATIOS = (-1.0, 3.0)
+"""What is drawn of the ratio: beyond it first order has long ended."""
+
+
 def figures(dataset: xr.Dataset) -> list[Figure]:
     """Return all figures; none where no network was measured."""
     return [_by_scale(dataset), _draws(dataset)] if "ratio" in dataset else []
@@ -50,6 +54,8 @@ def _by_scale(dataset: xr.Dataset) -> Figure:
                 )
                 ends = dataset["scale"].to_numpy()[[0, -1]]
                 plots.theory(axes, ends, [1, 1], "to first order")
+                if name == "ratio":
+                    axes.set_ylim(*RATIOS)
         page.letter(*(f"{f}, {what}" for f in names for what in ("ratio", "sign")))
         page.legend("width N")
     return page.finish(
@@ -57,7 +63,8 @@ def _by_scale(dataset: xr.Dataset) -> Figure:
         "How far first order goes",
         "Change of the held-out loss when the activation is stepped along −μ_M, over its "
         "prediction −η μ_M·g_K, and the share of draws in which both have the same sign; mean over "
-        "insertion points at which the step is resolved, then over seeds. Bands: range over seeds. "
+        "insertion points at which the step is resolved, then over seeds. Bands: range over seeds; "
+        f"ratios are cut at {RATIOS[0]:g} and {RATIOS[1]:g}. "
         f"{counted(dataset)}.",
         "Ratio of observed to predicted change and share of equal signs against the step size, a "
         "line for each width.",

@@ -140,7 +140,8 @@ def chosen_samples(cell: GradientsCell, inputs: Inputs) -> Chosen:
             raise WidthlabError(f"{name}: {asked} are asked for, but the data set has {len(y)}")
         order = np.random.default_rng(stream).permutation(len(y))[:asked]
         rows = torch.from_numpy(order).to(y.device)
-        slices = (rows[start : start + BATCH] for start in range(0, asked, BATCH))
+        length = min(BATCH, -(-asked // 2))  # a single batch is refused by those who measure
+        slices = (rows[start : start + length] for start in range(0, asked, length))
         parts.append([(x[part], y[part]) for part in slices])
     return Chosen(*parts)
 
