@@ -31,7 +31,7 @@ def of_any_length(dataset: xr.Dataset) -> xr.Dataset:
     Text of one length has no specification in zarr 3; text of any length has.
     """
     text = [name for name, array in dataset.variables.items() if array.dtype.kind == "U"]
-    return dataset.assign({name: dataset[name].astype(object) for name in text})
+    return dataset.assign({name: dataset.variables[name].astype(object) for name in text})
 
 
 @contextmanager
