@@ -28,15 +28,6 @@ def test_what_is_written_comes_back(dataset, tmp_path):
     xr.testing.assert_identical(datasets.open_dataset(tmp_path / "it.zarr").load(), dataset)
 
 
-def test_names_along_a_joined_dimension_come_back(tmp_path):
-    parts = [xr.Dataset({"x": 1.0}), xr.Dataset({"x": 2.0})]
-    joined = xr.concat(parts, dim="laws").assign_coords(laws=["different", "equal"])
-    twice = xr.concat([joined, joined], dim="step")
-    datasets.write(twice, tmp_path / "it.zarr")  # warnings are errors here
-    found = datasets.open_dataset(tmp_path / "it.zarr").load()
-    assert found["x"].sel(laws="equal").to_numpy().tolist() == [2.0, 2.0]
-
-
 def test_files_do_not_grow_with_the_data(dataset, tmp_path):
     datasets.write(dataset, tmp_path / "large.zarr")
     datasets.write(dataset.isel(sample=[0], other=[0]), tmp_path / "small.zarr")
