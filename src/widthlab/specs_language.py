@@ -46,6 +46,7 @@ PYTHIA: dict[int, dict[int, str]] = {
 PYTHIA_TOKENS = 50_304
 """Tokens that the published checkpoints know: the size of their readout."""
 
+Vocabulary = Annotated[int, Field(ge=BYTES + 1, le=2**20), WHOLE]
 Pretrained = Annotated[str, Field(min_length=1)]
 """A pretrained model: its name on the hub (owner/name), or a folder that holds it."""
 
@@ -87,7 +88,7 @@ class TextFile(Data):
     tokenizer: Annotated[str, Field(min_length=1)] = "bytes"
     """`bytes`; `bpe`, byte pairs learned from the training part; or a pretrained model whose
     tokenizer it is: its name on the hub, or a folder with its tokenizer.json."""
-    vocabulary: Annotated[int, Field(ge=BYTES + 1, le=2**20), WHOLE, Unit("tokens")] | None = None
+    vocabulary: Annotated[Vocabulary | None, Unit("tokens")] = None
     """Tokens of a `bpe` tokenizer, the 256 bytes among them; left out, 1024."""
     revision: str | None = None
     """Branch, tag or commit of a tokenizer on the hub; left out, main."""
@@ -279,6 +280,10 @@ class Pythia(Placed):
                     raise ValueError(f"checkpoints.{width}: {error}") from None
         values["fingerprints"] = found
         return values
+
+    def __hash__(self) -> int:
+        """Return a hash; dictionaries have none of their own."""
+        return hash((self.layers, self.revision, self.dtype, *self.checkpoints.items()))
 
     def at(self, width: int) -> Pythia:
         """Return the family of one width: what a network of it depends on."""
