@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from widthlab.costs import Cost, input_shape, size
+from widthlab.costs import Cost, input_shape, outputs_of, size
 from widthlab.errors import WidthlabError
 from widthlab.experiments.shared.base import Inputs, Request, slug_of
 from widthlab.experiments.shared.families import Families, Member, members
@@ -102,7 +102,8 @@ def requests(
 
 
 def _cost(section: GradientsSection, member: Member, passes: float) -> Cost:
-    of = size(member.network, input_shape(member.family.data))
+    data = member.family.data
+    of = size(member.network, input_shape(data), outputs_of(data))
     samples = section.train_samples + section.test_samples
     points = 10 if member.family.points is None else len(member.family.points)
     grams = float(samples) ** 2 * member.network.width * points
