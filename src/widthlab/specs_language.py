@@ -127,7 +127,7 @@ class TextFile(Data):
                     from widthlab.data.pretrained import tokenizer_digest
 
                     values["tokenizer_fingerprint"] = tokenizer_digest(tokenizer)
-                elif values.get("revision") is None:
+                elif _is_hub_name(tokenizer) and values.get("revision") is None:
                     values["revision"] = "main"
         except WidthlabError as error:
             raise ValueError(str(error)) from None
