@@ -22,12 +22,13 @@ from widthlab.plan import Plan
 
 SOURCE = Path(widthlab.__file__).resolve().parent
 SOURCE_TEXT = str(SOURCE)
-LOADERS = ("digits", "gaussian", "imagefolder")
+LOADERS = ("digits", "gaussian", "imagefolder", "textfile")
 """Data sets that need no download."""
 PARTS = ("extract", "sweep", "figures")
 ROOTS = [
     *(f"widthlab.data.{name}:prepare_{name}" for name in LOADERS),
     "widthlab.training:train",
+    "widthlab.checkpoints.pretrained:fetch",
     *(f"widthlab.experiments.{name}:{part}" for name in experiments.names() for part in PARTS),
 ]
 PAGE = "widthlab.reporting:build"
