@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny
 from PIL import Image
 
 import widthlab
@@ -64,6 +65,30 @@ FAMILIES = {
         },
     },
 }
+TEXT = {"name": "textfile", "length": 8, "train_samples": 16, "test_samples": 16}
+ALIGNED = {
+    "train_samples": 16,
+    "test_samples": 16,
+    "step_samples": [2, 4],
+    "held_out_samples": [2, 4],
+}
+LANGUAGE = {
+    "llama": {
+        "model": {"name": "llama"},
+        "data": {**TEXT, "tokenizer": "bpe", "vocabulary": 300},
+        "training": {"optimiser": "adam", "batch_size": 4, "steps": 2, "snapshots": 2},
+    },
+    "fixed": {
+        "model": {"name": "llama", "initialisation": "fixed"},
+        "data": TEXT,
+        "training": {"steps": 1, "snapshots": 2},
+    },
+    "pythia": {
+        "model": {"name": "pythia", "layers": 2, "checkpoints": {8: "narrow", 16: "wide"}},
+        "data": {**TEXT, "tokenizer": "narrow", "path": "text.txt"},
+    },
+}
+FAMILY = {"width": [8, 16], "depth": 1, "seeds": 2}
 SECTIONS = [
     {
         "alignment": {**FAMILIES, "step_samples": [2, 4], "held_out_samples": [2], "draws": 5},
@@ -139,6 +164,12 @@ SECTIONS = [
         }
     },
     {
+        "alignment": {
+            **ALIGNED,
+            "families": {label: {**FAMILY, **family} for label, family in LANGUAGE.items()},
+        },
+    },
+    {
         "ntk_drift": {
             **DRIFT,
             "models": {
@@ -203,6 +234,9 @@ def ran(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         _write_images(folder / "images")
+        for name, width in (("narrow", 8), ("wide", 16)):
+            tiny.save_neox(folder / name, width)
+        (folder / "text.txt").write_text(tiny.TEXT)
         for root in ROOTS:
             module, _, name = root.partition(":")
             patch.setattr(importlib.import_module(module), name, watch.function(root))

@@ -111,9 +111,7 @@ def misfit(
     if isinstance(architecture, Llama | Pythia):
         return _language_misfit(architecture, data, training, width)
     if isinstance(data, TextFile):
-        return (
-            f"{architecture.name} does not take text (data: textfile); choose other data, or llama"
-        )
+        return f"{architecture.name} does not take text (llama and pythia do); choose other data"
     shape = input_shape(data)
     images = len(shape) == 3 and shape[-1] >= SMALLEST_IMAGE
     if isinstance(architecture, ResNet20) and not images:
