@@ -32,8 +32,11 @@ def prepare_textfile(spec: specs.TextFile, folder: Path) -> Prepared:
     text = read_text(spec.path)
     if spec.fingerprint is not None and text_digest(text) != spec.fingerprint:
         raise WidthlabError(
-            f"path: {spec.path or 'the embedded text'} has changed since the study was read; run "
-            "the same command again to use it as it is now"
+            "path: the embedded text of this Python is not that of the study; use the same version "
+            "of Python, or give the text as a file"
+            if spec.path is None
+            else f"path: {spec.path} has changed since the study was read; run the same command "
+            "again to use it as it is now"
         )
     parts = split_text(text, spec.test_fraction)
     words, tokens = _tokenised(spec, parts, folder)
