@@ -84,7 +84,12 @@ LANGUAGE = {
         "training": {"steps": 1, "snapshots": 2},
     },
     "pythia": {
-        "model": {"name": "pythia", "layers": 2, "checkpoints": {8: "narrow", 16: "wide"}},
+        "model": {
+            "name": "pythia",
+            "layers": 2,
+            "checkpoints": {8: "narrow", 16: "wide"},
+            "dtype": "bfloat16",
+        },
         "data": {**TEXT, "tokenizer": "narrow", "path": "text.txt"},
     },
 }

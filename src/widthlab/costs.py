@@ -38,6 +38,9 @@ disk (measured: 0.1 to 0.3)."""
 STEP_SECONDS = 1e-3
 """The same of a training step, on a core and on a GPU (measured: 1.5e-3 on a slow core)."""
 
+DOWNLOAD_BYTES = 2e7
+"""Bytes a second of a download from the hub (a guess)."""
+
 DAY_MINUTES = 24 * 60
 
 UNKNOWN_SAMPLES = 50_000
@@ -54,6 +57,8 @@ class Cost:
     files: int = 3
     steps: int = 0
     """Steps of training."""
+    seconds: float = 0.0
+    """What takes its time on any machine: downloads."""
 
     @property
     def core_seconds(self) -> float:
@@ -67,7 +72,7 @@ class Cost:
 
     @property
     def _overhead(self) -> float:
-        return PIECE_SECONDS + STEP_SECONDS * self.steps
+        return PIECE_SECONDS + STEP_SECONDS * self.steps + self.seconds
 
 
 def memory_mb(costs: Iterable[Cost]) -> int:
@@ -195,7 +200,8 @@ def training_cost(checkpoint: Checkpoint) -> Cost:
     of = size(checkpoint.network, input_shape(data), outputs_of(data))
     if isinstance(checkpoint.network.architecture, Pythia):
         # Weights come in 16 bits mostly; a download is kept beside what is published.
-        return Cost(memory=4.0 * of.parameters, disk=4.0 * of.parameters)
+        stored = 4.0 * of.parameters
+        return Cost(memory=stored, disk=stored, seconds=0.5 * stored / DOWNLOAD_BYTES)
     batch = train if training.batch_size == "full" else min(training.batch_size, train)
     passes = training.steps * batch * 3 + training.snapshots * (train + test)
     weights = 4.0 * of.parameters

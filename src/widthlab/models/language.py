@@ -37,7 +37,8 @@ class LanguageModel(Model):
     def forward(self, x: Tensor) -> Tensor:
         """Map tokens (n, T) to logits (n, T, V); position t sees the tokens up to t."""
         logits: Tensor = self.decoder(input_ids=x, use_cache=False).logits
-        return logits
+        # A loss in 16 bits would have three digits.
+        return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
 
 class Llama(LanguageModel):
