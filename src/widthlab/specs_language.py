@@ -283,10 +283,12 @@ class Pythia(Placed):
 
     def __hash__(self) -> int:
         """Return a hash; dictionaries have none of their own."""
-        return hash((self.layers, self.revision, self.dtype, *self.checkpoints.items()))
+        return hash((self.layers, self.revision, self.dtype, *sorted(self.checkpoints.items())))
 
     def at(self, width: int) -> Pythia:
-        """Return the family of one width: what a network of it depends on."""
+        """Return the family of one width, if it has that: what a network of it depends on."""
+        if width not in self.checkpoints:
+            return self
         return self.model_copy(
             update={
                 "checkpoints": {w: c for w, c in self.checkpoints.items() if w == width},

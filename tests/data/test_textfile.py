@@ -220,8 +220,10 @@ def test_reading_a_study_of_text_needs_no_tensor_library():
         "from widthlab.plan import Plan;"
         "data = {'name': 'textfile', 'tokenizer': 'bpe'};"
         "family = {'model': {'name': 'llama'}, 'width': [16], 'data': data};"
-        "Plan.of(study.parse({'name': 'a', 'experiments': {'alignment': {'families': {'a': family}}"
-        "}}));"
+        "pythia = {'model': {'name': 'pythia'}, 'width': [128],"
+        "    'data': {'name': 'textfile', 'tokenizer': 'EleutherAI/pythia-14m', 'length': 16}};"
+        "section = {'families': {'a': family, 'b': pythia}};"
+        "Plan.of(study.parse({'name': 'a', 'experiments': {'alignment': section}}));"
         "heavy = {'torch', 'transformers', 'tokenizers', 'huggingface_hub', 'xarray'};"
         "sys.exit(repr(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)"
     )

@@ -12,9 +12,10 @@ from widthlab.checkpoints import evaluation
 from widthlab.checkpoints.evaluation import evaluate
 from widthlab.checkpoints.files import load_history, load_model
 from widthlab.checkpoints.schedule import Seeds
-from widthlab.costs import training_cost
+from widthlab.costs import Size, training_cost
 from widthlab.data import prepare
 from widthlab.data.prepared import IGNORE
+from widthlab.experiments.shared.measured_gradients import BATCH, batch_of
 from widthlab.models import build
 
 CPU = torch.device("cpu")
@@ -137,6 +138,11 @@ def test_an_interrupted_run_ends_with_the_same_bytes(tmp_path):
     ]
     assert digests[0] == digests[1]
     assert len(digests[0]) == 4
+
+
+def test_large_networks_are_measured_in_small_batches():
+    sizes = [Size(1.0, 1.0, activations) for activations in (1e3, 2**26, 2**29, 1e12)]
+    assert [batch_of(size) for size in sizes] == [BATCH, 16, 2, 1]
 
 
 def test_memory_grows_with_tokens_and_vocabulary():
