@@ -11,6 +11,7 @@ from widthlab.experiments import alignment
 from widthlab.experiments.alignment.claims import claims
 from widthlab.experiments.shared.networks import last_snapshot, side_by_side
 from widthlab.report.figures import Figure
+from widthlab.specs import MLP, Network
 
 
 def linear(width):
@@ -148,8 +149,14 @@ def test_samples_are_drawn_at_random_and_never_twice():
     from widthlab.experiments.shared.measured_gradients import chosen_samples
 
     x = torch.arange(100.0)[:, None]
-    data = SimpleNamespace(train=lambda device: (x, x[:, 0]), test=lambda device: (-x, x[:, 0]))
-    cell = SimpleNamespace(train_samples=60, test_samples=40)
+    data = SimpleNamespace(
+        train=lambda device: (x, x[:, 0]),
+        test=lambda device: (-x, x[:, 0]),
+        input_shape=(1,),
+        outputs=2,
+    )
+    network = Network(architecture=MLP(), width=4, depth=1)
+    cell = SimpleNamespace(network=network, train_samples=60, test_samples=40)
 
     def drawn(seed):
         seeds = np.random.SeedSequence(seed)

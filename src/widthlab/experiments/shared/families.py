@@ -6,7 +6,7 @@ checkpoint that several of them ask for is trained once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Self
 
@@ -28,9 +28,12 @@ from widthlab.specs import (
     Count,
     DataSet,
     Digits,
+    Llama,
     Network,
+    Pythia,
     ResNet20,
     Spec,
+    TextFile,
     Training,
     Unit,
 )
@@ -45,9 +48,9 @@ class Family(Spec):
     model: Architecture
     """The architecture."""
     width: Annotated[Grid, Unit("neurons")]
-    """Widths N to train (channels of the first stage for resnet20)."""
+    """Widths N (channels of the first stage for resnet20)."""
     depth: Annotated[Count, Unit("layers")] = 3
-    """Depth L; resnet20 has its own."""
+    """Depth L; resnet20 and pythia have their own."""
     seeds: Annotated[Count, Unit("networks")] = 3
     """Networks trained at every width, from different initialisations."""
     data: DataSet = Digits()
@@ -59,7 +62,7 @@ class Family(Spec):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        problem = misfit(self.model, self.data, self.training)
+        problem = misfit(self.model, self.data, self.training, self.width)
         if problem:
             raise ValueError(problem)
         return self
@@ -98,8 +101,17 @@ def members(families: dict[str, Family]) -> Iterator[Member]:
                 yield Member(label, family, network, seed)
 
 
-def misfit(architecture: Architecture, data: DataSet, training: Training) -> str:
+def misfit(
+    architecture: Architecture,
+    data: DataSet,
+    training: Training | None = None,
+    width: Iterable[int] = (),
+) -> str:
     """Say why an architecture cannot be trained so on a data set; empty where it can."""
+    if isinstance(architecture, Llama | Pythia):
+        return _language_misfit(architecture, data, training, width)
+    if isinstance(data, TextFile):
+        return f"{architecture.name} does not take text (llama and pythia do); choose other data"
     shape = input_shape(data)
     images = len(shape) == 3 and shape[-1] >= SMALLEST_IMAGE
     if isinstance(architecture, ResNet20) and not images:
@@ -108,9 +120,27 @@ def misfit(architecture: Architecture, data: DataSet, training: Training) -> str
             f"data has inputs of {shape}"
         )
     batches = getattr(architecture, "normalisation", "batch") == "batch"
-    if batches and training.batch_size == 1:
+    if batches and training is not None and training.batch_size == 1:
         return "batch normalisation needs a batch_size above 1"
     return ""
+
+
+def _language_misfit(
+    architecture: Llama | Pythia, data: DataSet, training: Training | None, width: Iterable[int]
+) -> str:
+    name = architecture.name
+    if not isinstance(data, TextFile):
+        return f"{name} takes text, but data is {data.name}; choose data: {{name: textfile}}"
+    if training is not None and training.loss != "cross_entropy":
+        return f"the loss of {name} is cross_entropy; leave {training.loss} out"
+    if isinstance(architecture, Pythia):
+        own = architecture.checkpoints
+        if data.tokenizer not in own.values():
+            return (
+                f"pythia takes tokens of its own tokenizer, but data.tokenizer is "
+                f"{data.tokenizer}; write {own[min(own)]}"
+            )
+    return next(filter(None, map(architecture.misfit, width)), "")
 
 
 CALIBRATION = 1024
