@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from widthlab.meanode import Problem, ReadoutLoss, EmbeddingLoss, ResidualNetwork, embed, readout
+from widthlab.meanode import EmbeddingLoss, Problem, ReadoutLoss, ResidualNetwork, embed, readout
 
 S: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,

@@ -86,7 +86,7 @@ class Stack:
         """Set out = h + (α/(LM)) Σ_j v_j a_j."""
         scale = self.network.branch_scale
         if self._v is None:
-            per_unit = a.unflatten(-1, (self.network.hidden, self.network.width))
+            per_unit = a.view(*h.shape[:-1], self.network.hidden, self.network.width)
             torch.add(h, per_unit.sum(-2), alpha=scale, out=out)
         elif a.shape[-1] == 1:
             torch.addcmul(h, a, self._v[layer], value=scale, out=out)
@@ -97,7 +97,7 @@ class Stack:
         """Set out_j = (α/(LM)) b·v_j, the gradient by the activations; return it."""
         scale = self.network.branch_scale
         if self._vt is None:
-            per_unit = out.unflatten(-1, (self.network.hidden, self.network.width))
+            per_unit = out.view(*b.shape[:-1], self.network.hidden, self.network.width)
             torch.mul(b[..., None, :].expand_as(per_unit), scale, out=per_unit)
             return out
         return out.baddbmm_(b, self._vt[layer], beta=0, alpha=scale)

@@ -83,3 +83,28 @@ class Record:
         if positions:
             coordinates["position"] = list(positions)
         return xr.Dataset(variables, coordinates, dict(attributes))
+
+
+def limit_dataset(
+    values: Mapping[str, NDArray[np.float64]],
+    steps: Sequence[int],
+    positions: Sequence[float],
+    attributes: Mapping[str, object],
+) -> xr.Dataset:
+    """Return means over replicates of values (replicate, step, …), with their standard errors.
+
+    One replicate is taken as exact, and gets no error.
+    """
+    variables: dict[str, object] = {}
+    for name, array in values.items():
+        dims = ("step", *_ENDINGS.get(name, ())[: array.ndim - 2])
+        about = {"units": "1", "description": _DESCRIPTIONS[name]}
+        variables[name] = (dims, array.mean(0), about)
+        if len(array) > 1:
+            error = array.std(0, ddof=1) / np.sqrt(len(array))
+            about = {"units": "1", "description": f"standard error of {name}"}
+            variables[f"{name}_error"] = (dims, error, about)
+    coordinates: dict[str, object] = {"step": list(steps)}
+    if positions:
+        coordinates["position"] = list(positions)
+    return xr.Dataset(variables, coordinates, dict(attributes))

@@ -1,4 +1,4 @@
-"""Gradient descent of finite residual networks at the limit's learning rates, many seeds at once."""
+"""Training of finite residual networks at the limit's learning rates, many seeds at once."""
 
 from __future__ import annotations
 
@@ -55,14 +55,16 @@ def train(
       about their initial weights, trained at the same rates.
 
     `diverged` (seed) is the first step, recorded or not, whose loss or embedding is not finite, −1
-    where there is none: such a seed is NaN from there on, and touches no other. Raises WidthlabError
+    where there is none: such a seed is NaN from there on and touches no other. Raises WidthlabError
     for values that make no run. Statistics are in float64; seeds run in batches of `memory` bytes.
     """
     numbers = _numbers(seeds)
+    eta_u, eta_v = learning_rates(eta)
     run = _Run(
         network,
         problem.to(torch.device(device), dtype),
-        *(rate * network.raw_rate for rate in learning_rates(eta)),
+        eta_u * network.raw_rate,
+        eta_v * network.raw_rate,
         steps,
         recorded_steps(steps, None if record is None else list(record)),
         _layer_numbers(positions, network.depth),
