@@ -1,0 +1,287 @@
+"""What expansion does by width and by point, bounds against gains, and how often steps align."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from widthlab.report import plots
+from widthlab.report.figures import Figure, canvas
+from widthlab.scaling import mean_interval
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+LEVEL = 0.95
+
+
+def figures(dataset: xr.Dataset) -> list[Figure]:
+    """Return the figures, or none where no network was expanded."""
+    if "change" not in dataset:
+        return []
+    return [_fresh(dataset), _bounds(dataset), _points(dataset), _aligned(dataset)]
+
+
+def _relative(dataset: xr.Dataset) -> xr.DataArray:
+    """Return the change of the loss on fresh samples over the loss before, in percent."""
+    return 100 * dataset["change"] / dataset["loss"].sel(state="old", part="fresh")
+
+
+def _seeds(values: xr.DataArray, name: str, keys: list[str]) -> pd.DataFrame:
+    """Return means over seeds with t intervals of values over (*keys, seed), where there are any."""
+    rows = []
+    stacked = values.stack(key=keys).transpose("key", "seed")
+    for key, own in zip(stacked["key"].to_numpy(), stacked.to_numpy(), strict=True):
+        if np.isfinite(own).any():
+            interval = mean_interval(own[np.isfinite(own)], level=LEVEL)
+            ends = {name: interval.value, "low": interval.low, "high": interval.high}
+            rows.append(dict(zip(keys, key, strict=True)) | ends | {"networks": interval.total})
+    return pd.DataFrame(rows, columns=[*keys, name, "low", "high", "networks"])
+
+
+def _counted(dataset: xr.Dataset) -> str:
+    asked, there = int(dataset["asked"].sum()), int(dataset["present"].sum())
+    lost = int(dataset["diverged"].sum())
+    missing = f", {asked - there} of {asked} cells are missing" if there < asked else ""
+    return f"{there - lost} of {there} networks were trained to the end{missing}"
+
+
+def _samples(dataset: xr.Dataset) -> str:
+    of = dataset.attrs
+    return (
+        f"M = {of['step_samples']}, K = {of['step_test_samples']}, {of['fresh_samples']} fresh "
+        f"samples; {_counted(dataset)}"
+    )
+
+
+def _panels(dataset: xr.Dataset) -> list[str]:
+    return [str(label) for label in dataset["family"].to_numpy()]
+
+
+def _fresh(dataset: xr.Dataset) -> Figure:
+    """Draw the change on fresh samples, and the share of expansions that help, by width."""
+    inside = ["point", "draw"]
+    change = _seeds(_relative(dataset).mean(inside), "change", ["family", "block", "width"])
+    helped = (dataset["change"] < 0).where(dataset["change"].notnull()).mean(inside)
+    share = _seeds(helped, "share", ["family", "block", "width"])
+    names = _panels(dataset)
+    with canvas(ncols=2, nrows=len(names)) as page:
+        for number, label in enumerate(names):
+            for axes, data, name, text in zip(
+                page.axes[2 * number : 2 * number + 2],
+                (change, share),
+                ("change", "share"),
+                ("change of the fresh loss [%]", "share of expansions that help"),
+                strict=True,
+            ):
+                own = data[data["family"] == label]
+                plots.series(
+                    axes,
+                    own,
+                    x="width",
+                    y=name,
+                    hue="block",
+                    kind="category",
+                    low="low",
+                    high="high",
+                    spread="bars",
+                    scales=("log", "linear"),
+                    labels=("width N", text),
+                )
+                _mark(axes, own, 0.0 if name == "change" else 0.5)
+        page.letter(*(f"{label}, {what}" for label in names for what in ("change", "share")))
+        page.legend()
+    table = change.merge(share, on=["family", "block", "width"], suffixes=("", "_share"))
+    return page.finish(
+        "expansion-fresh",
+        "What expansion does to the loss of fresh samples",
+        "Change of the clipped loss on fresh samples from f_old to f_new, in percent, and the share "
+        f"of insertion points and draws at which it falls; {_samples(dataset)}. Points: mean over "
+        "networks, each the mean over its points and draws. Bars: 95 % t intervals over networks. "
+        "Dashed: no change, and one half.",
+        "The change of the loss on fresh samples by an inserted block, and how often it is an "
+        "improvement, against width for each block.",
+        table,
+    )
+
+
+def _mark(axes: Axes, data: pd.DataFrame, level: float) -> None:
+    if len(data):
+        ends = [data["width"].min(), data["width"].max()]
+        ends = [0.9 * ends[0], 1.1 * ends[1]]
+        plots.theory(axes, ends, [level, level], None)
+
+
+def _bounds(dataset: xr.Dataset) -> Figure:
+    """Draw what was gained against what the uniform bounds allow for."""
+    slack = 2 * (dataset["epsilon_train"] + dataset["epsilon_test"])
+    gain = dataset["delta_r"] + dataset["delta_erm"]
+    parts = {
+        "|Δ_R + Δ_ERM|": np.abs(gain),
+        "|needed|": np.abs(dataset["needed"]),
+        "2(ε_M + ε_K), paired": slack.sel(bound="paired", drop=True),
+        "2(ε_M + ε_K), generic": slack.sel(bound="generic", drop=True),
+    }
+    rows = [_medians(values).assign(quantity=name) for name, values in parts.items()]
+    data = pd.concat(rows, ignore_index=True)
+    names = _panels(dataset)
+    blocks = [str(block) for block in dataset["block"].to_numpy()]
+    with canvas(ncols=len(blocks), nrows=len(names), sharey=True) as page:
+        for axes, (label, block) in zip(
+            page.axes, ((label, block) for label in names for block in blocks), strict=True
+        ):
+            own = data[(data["family"] == label) & (data["block"] == block)]
+            plots.loglog(
+                axes,
+                own,
+                x="width",
+                y="value",
+                hue="quantity",
+                kind="category",
+                order=list(parts),
+                low="low",
+                high="high",
+                labels=("width N", "loss"),
+            )
+            cap = float(dataset["cap"].sel(family=label))
+            if len(own) and np.isfinite(cap):
+                ends = [0.9 * own["width"].min(), 1.1 * own["width"].max()]
+                plots.theory(axes, ends, [cap, cap], "cap of the loss")
+        page.letter(*(f"{label}, {block}" for label in names for block in blocks))
+        page.legend()
+    return page.finish(
+        "expansion-bounds",
+        "Gains against uniform bounds",
+        "Size of the gain Δ_R + Δ_ERM, of the slack that the inequality needed (the growth of the "
+        "train–test gap), and the slack 2(ε_M + ε_K) that the generic and the paired bound give; "
+        f"{_samples(dataset)}. Points: median over networks, points and draws. Bars: quartiles. "
+        "Dashed: where losses are clipped; a bound above it says nothing.",
+        "Gains and needed slack are orders of magnitude below both uniform bounds at every width.",
+        data,
+    )
+
+
+def _medians(values: xr.DataArray) -> pd.DataFrame:
+    """Return median and quartiles of the finite values by family, block and width."""
+    rows = []
+    stacked = values.stack(key=["family", "block", "width"])
+    stacked = stacked.stack(sample=[d for d in stacked.dims if d != "key"])
+    for key, own in zip(
+        stacked["key"].to_numpy(), stacked.transpose("key", "sample").to_numpy(), strict=True
+    ):
+        finite = own[np.isfinite(own)]
+        if len(finite):
+            low, middle, high = np.quantile(finite, [0.25, 0.5, 0.75])
+            rows.append([*key, middle, low, high, len(finite)])
+    columns = ["family", "block", "width", "value", "low", "high", "finite"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _points(dataset: xr.Dataset) -> Figure:
+    """Draw the gain on the samples of the step, and that on fresh ones, along the network."""
+    loss = dataset["loss"].sel(state="old")
+    gains = {
+        "seen": 100 * (dataset["delta_r"] + dataset["delta_erm"]) / loss.sel(part="step_test"),
+        "fresh": -_relative(dataset),
+    }
+    keys = ["family", "block", "width", "point"]
+    tables = [
+        _seeds(values.mean("draw"), "gain", keys).assign(samples=name)
+        for name, values in gains.items()
+    ]
+    data = pd.concat(tables, ignore_index=True)
+    order = [str(point) for point in dataset["point"].to_numpy()]
+    data["place"] = data["point"].map(order.index)
+    rows = [(label, str(b)) for label in _panels(dataset) for b in dataset["block"].to_numpy()]
+    with canvas(ncols=2, nrows=len(rows)) as page:
+        for number, (label, block) in enumerate(rows):
+            for axes, name in zip(page.axes[2 * number : 2 * number + 2], gains, strict=True):
+                own = data[(data["family"] == label) & (data["block"] == block)]
+                own = own[own["samples"] == name]
+                plots.series(
+                    axes,
+                    own,
+                    x="place",
+                    y="gain",
+                    hue="width",
+                    low="low",
+                    high="high",
+                    spread="bars",
+                    labels=("insertion point", "gain [% of the loss before]"),
+                )
+                places = sorted(own["place"].unique())
+                named = [order[place] for place in places]
+                axes.set_xticks(places, named, rotation=30 if len(named) > 3 else 0)
+        page.letter(
+            *(
+                f"{label}, {block}: {words}"
+                for label, block in rows
+                for words in ("Δ_R + Δ_ERM", "fresh samples")
+            )
+        )
+        page.legend("width N")
+    return page.finish(
+        "expansion-points",
+        "Gain by insertion point, seen and fresh",
+        "Left: Δ_R + Δ_ERM, the gain on the samples of the step and of the training. Right: the "
+        "fall of the loss of fresh samples. Both in percent of the loss before; "
+        f"{_samples(dataset)}. Points: mean over networks and draws. Bars: 95 % t intervals over "
+        "networks.",
+        "The gain of an expansion at each insertion point, on the samples that made it and on "
+        "fresh ones, for each width.",
+        data,
+    )
+
+
+def _aligned(dataset: xr.Dataset) -> Figure:
+    """Draw how often a step helps, at all points and where it is certified, with the bound."""
+    own = dataset.isel(block=0, drop=True)
+    there = own["delta_r"].notnull()
+    certified = there & (own["b_align_limit"] < 1)
+    positive = own["delta_r"] > 0
+    inside, keys = ["point", "draw"], ["family", "width"]
+    parts = {
+        "Δ_R > 0, all points": positive.where(there),
+        "Δ_R > 0, certified points": positive.where(certified),
+        "1 − B_align, certified points": (1 - own["b_align_limit"]).where(certified),
+    }
+    data = pd.concat(
+        [
+            _seeds(values.mean(inside), "share", keys).assign(quantity=name)
+            for name, values in parts.items()
+        ],
+        ignore_index=True,
+    )
+    names = _panels(dataset)
+    with canvas(ncols=len(names), sharey=True) as page:
+        for axes, label in zip(page.axes, names, strict=True):
+            plots.series(
+                axes,
+                data[data["family"] == label],
+                x="width",
+                y="share",
+                hue="quantity",
+                kind="category",
+                order=list(parts),
+                low="low",
+                high="high",
+                spread="bars",
+                scales=("log", "linear"),
+                labels=("width N", "share of points and draws"),
+            )
+        page.letter(*names)
+        page.legend()
+    return page.finish(
+        "expansion-aligned",
+        "How often a step along −μ_M lowers the test loss",
+        "Share of insertion points and draws with Δ_R > 0, of all and of those where the "
+        "alignment certificate's upper limit of B_align is below 1, and the share 1 − B_align that "
+        f"it promises at least; {_samples(dataset)}. Points: mean over networks. Bars: 95 % t "
+        "intervals over networks.",
+        "The share of steps that lower the loss of held-out samples against width, beside what the "
+        "certificate promises.",
+        data,
+    )
