@@ -211,7 +211,7 @@ def test_fresh_samples_tell_learning_from_noise():
     assert float(found.change) == pytest.approx(-0.25 * 0.98, abs=0.01)
     assert np.all(found.change_high > found.change_low)
     widths = found.change_high - found.change_low
-    assert bool((widths >= widths.sel(method="student")).all())
+    assert bool((widths >= widths.sel(interval="student")).all())
     bad = [good[0], good[1], [(x, -y) for x, y in good[2]]]
     assert named(expansion(Through(), "inner", linear, *bad, **options).fresh_verdict) == "worsens"
     few = [*good[:2], coins(12, 4, bias=0.99, size=12)]

@@ -10,24 +10,17 @@ Source: the project's theory, section 4, second theorem.
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
+from widthlab.costs import Cost, input_shape, size
 from widthlab.experiments.shared.base import Inputs, Measured, Request
-from widthlab.experiments.shared.families import measurable
 from widthlab.experiments.shared.measured_gradients import (
-    BATCH,
-    Batch,
     GradientsCell,
     GradientsSection,
     Samples,
-    batch_mask,
-    chosen_samples,
-    losses_of,
-    pooled_points,
     requests,
 )
 from widthlab.specs import WHOLE, Count, Positive, Spec, Unit
@@ -35,7 +28,6 @@ from widthlab.specs import WHOLE, Count, Positive, Spec, Unit
 if TYPE_CHECKING:
     import xarray as xr
 
-    from widthlab.models import Model
     from widthlab.report.figures import Figure
 
 TITLE = "Direct train–test expansion"
@@ -54,10 +46,12 @@ METHOD = (
     "their intervals are of paired differences. Points and draws of one network depend on one "
     "another: shares are counted over networks."
 )
+POINTS = 10
+"""Insertion points that are counted for a family that does not name its own."""
+OVERHEAD = 1e9
+"""Operations in whose time one expansion's small steps are made (measured: 0.05 s)."""
 LEAST_FRESH = 32
 """Fresh samples that there must be."""
-LEVEL = 0.95
-"""Confidence of every interval, and of ε_M and ε_K together."""
 
 BlockKind = Literal["bias", "residual"]
 
@@ -105,6 +99,8 @@ class Section(GradientsSection):
     """Size of the step: root mean square of what is added over that of the activation."""
     block_training: BlockTraining = BlockTraining()
     """How a block is trained after its step."""
+    snapshot: Annotated[int, Field(ge=0), WHOLE, Unit("snapshots")] = 199
+    """Snapshot of the training, from 0, at which networks are grown; beyond the last, the last."""
     cap: Annotated[Positive | None, Unit("loss")] = None
     """Where losses are clipped; left out, at twice the loss of a network that knows nothing: 2 log
     of the number of classes (of tokens) for cross-entropy, 1 for the squared error."""
@@ -139,6 +135,7 @@ class Cell(GradientsCell):
     hidden_ratio: Positive
     step: Positive
     block_training: BlockTraining
+    snapshot: Annotated[int, Field(ge=0), WHOLE]
     cap: Positive | None
 
 
@@ -149,14 +146,20 @@ def cells(section: Section, seed: int) -> list[Request]:
         for name in Cell.model_fields
         if name not in GradientsCell.model_fields
     }
-    most = [len(f.points) if f.points else 10 for f in section.families.values()]
+    made = requests(section, seed, lambda **fields: Cell(**fields, **own))
+    return [replace(request, cost=_cost(section, request)) for request in made]
+
+
+def _cost(section: Section, request: Request) -> Cost:
+    """Add to what gradients and certificates cost the passes of the expansions."""
+    network, points = request.checkpoints[0].network, section.families[request.label].points
     m, k = section.step_samples, section.step_test_samples
     fresh = section.test_samples - section.draws * k
-    # Forward and backward: training and slopes; forward alone, a third of that: losses.
-    each = m * (section.block_training.steps + 4) + 3 * (m + k) + (m + k + fresh)
-    times = max(most) * section.draws * len(section.blocks)
-    passes = 1 + times * each / (section.train_samples + section.test_samples)
-    return requests(section, seed, lambda **fields: Cell(**fields, **own), passes)
+    # Forward and backward in training, for the step and for slopes, and forward for losses.
+    passes = 3 * (m * (section.block_training.steps + 1) + 3 * (m + k)) + 3 * (m + k + fresh)
+    times = (len(points) if points else POINTS) * section.draws * len(section.blocks)
+    each = 2 * passes * size(network, input_shape(request.data)).multiplications
+    return replace(request.cost, flops=request.cost.flops + times * (each + OVERHEAD))
 
 
 def extract(cell: Cell, inputs: Inputs) -> xr.Dataset:
@@ -167,143 +170,30 @@ def extract(cell: Cell, inputs: Inputs) -> xr.Dataset:
     import xarray as xr
 
     from widthlab.checkpoints.files import load_history
+    from widthlab.experiments.expansion.measuring import expanded
+    from widthlab.experiments.shared.families import measurable
+    from widthlab.experiments.shared.measured_gradients import chosen_samples
 
     (trained,) = inputs.checkpoints
+    attrs = {"status": trained.status, "pooling": cell.pooling, "loss": cell.loss}
     if trained.status == "diverged":
-        return xr.Dataset(attrs={"status": trained.status})
-    model = measurable(trained, load_history(trained.folder)["step"][-1], inputs)
-    samples = chosen_samples(cell, inputs)
-    pool = [_joined(part) for part in (samples.train, samples.test)]
-    m, k, draws = cell.step_samples, cell.step_test_samples, cell.draws
-    if cell.samples_from == "held_out":
-        pool = [_rows(pool[1], 0, m * draws), _rows(pool[1], m * draws, None)]
-    fresh = _batches(_rows(pool[1], k * draws, None))
-    cap = cell.cap or ignorance(cell.loss, inputs.data.outputs)
-    found = _expansions(cell, model, pool, fresh, cap, inputs)
-    certified = _certificates(cell, model, pool[0], fresh, inputs)
-    made = xr.merge([found, certified], combine_attrs="override")
-    made.attrs = {
-        "status": trained.status,
-        "cap": cap,
-        "level": LEVEL,
-        "fresh_samples": sum(len(y) for _, y in fresh),
-        "lipschitz": "largest slopes seen, lower bounds",
-    }
-    return made
-
-
-def ignorance(kind: Literal["cross_entropy", "mse"], outputs: int) -> float:
-    """Return twice the loss of a network that knows nothing: uniform, or zero, outputs."""
-    return 2 * math.log(outputs) if kind == "cross_entropy" else 1.0
-
-
-def _expansions(
-    cell: Cell, model: Model, pool: list[Batch], fresh: list[Batch], cap: float, inputs: Inputs
-) -> xr.Dataset:
-    """Return all expansions of one network, by block, point and draw."""
-    import xarray as xr
-
-    from widthlab.statistics.alignment.blocks import Fit
-    from widthlab.statistics.alignment.expansion import expansion
-
-    m, k = cell.step_samples, cell.step_test_samples
-    points, fit = pooled_points(cell, model), Fit(**cell.block_training.model_dump())
-    streams = inputs.seeds.spawn(4)[3].spawn(cell.draws)
-    by_block = []
-    for block in cell.blocks:
-        by_point = []
-        for point, pooling in points.items():
-            by_draw = []
-            for draw, stream in enumerate(streams):
-                one = expansion(
-                    model,
-                    point,
-                    losses_of(cell.loss),
-                    _batches(_rows(pool[0], draw * m, draw * m + m), least=2),
-                    _batches(_rows(pool[1], draw * k, draw * k + k)),
-                    fresh,
-                    cap=cap,
-                    block=block,
-                    pooling=pooling,
-                    step=cell.step,
-                    fit=fit,
-                    hidden_ratio=cell.hidden_ratio,
-                    mask=batch_mask(fresh),
-                    level=LEVEL,
-                    seed=stream,
-                )
-                words = {"units": "features", "description": "F, features of the step"}
-                one["features"] = ((), one.attrs["features"], words)
-                by_draw.append(one)
-            by_point.append(xr.concat(by_draw, "draw", combine_attrs="override"))
-        by_block.append(xr.concat(by_point, "point", combine_attrs="override"))
-    coords = {"block": cell.blocks, "point": list(points), "draw": np.arange(cell.draws)}
-    return xr.concat(by_block, "block", combine_attrs="override").assign_coords(coords)
-
-
-CERTIFIED = ("b_exact", "b_exact_limit", "b_align", "b_align_limit", "certified")
-"""What is kept of the certificates."""
-
-
-def _certificates(
-    cell: Cell, model: Model, train: Batch, fresh: list[Batch], inputs: Inputs
-) -> xr.Dataset:
-    """Return, by point, what gradients certify for steps of M samples seen on K others."""
-    import xarray as xr
-
-    from widthlab.statistics.alignment.estimates import certificate
-    from widthlab.statistics.alignment.gradients import alignment_grams
-    from widthlab.statistics.alignment.tables import certificate_dataset
-
-    points = pooled_points(cell, model)
-    mask, losses = batch_mask(fresh), losses_of(cell.loss)
-    first = _batches(train, least=2)
-    grams = alignment_grams(model, points, losses, first, _halved(fresh), mask=mask)
-    budget = [(cell.step_samples, cell.step_test_samples)]
-    laws: Literal["equal", "different"] = (
-        "equal" if cell.samples_from == "held_out" else "different"
-    )
-    found = [
-        certificate_dataset(certificate(grams[name], budget, laws=laws, level=LEVEL))
-        for name in points
-    ]
-    kept = [one[list(CERTIFIED)].isel(budget=0, drop=True).drop_vars("control") for one in found]
-    joined = xr.concat(kept, "point", combine_attrs="override")
-    return joined.drop_vars(["train_samples", "test_samples"], errors="ignore")
-
-
-def _joined(batches: list[Batch]) -> Batch:
-    import torch
-
-    first, second = zip(*batches, strict=True)
-    return torch.cat(first), torch.cat(second)
-
-
-def _rows(samples: Batch, start: int, stop: int | None) -> Batch:
-    return samples[0][start:stop], samples[1][start:stop]
-
-
-def _batches(samples: Batch, least: int = 1) -> list[Batch]:
-    """Return batches of at most 32 samples, at least so many."""
-    size = max(1, min(BATCH, len(samples[1]) // least))
-    return list(zip(samples[0].split(size), samples[1].split(size), strict=True))
-
-
-def _halved(batches: list[Batch]) -> list[Batch]:
-    """Return the same samples in at least two batches."""
-    return batches if len(batches) > 1 else _batches(_joined(batches), least=2)
+        return xr.Dataset(attrs=attrs)
+    steps = load_history(trained.folder)["step"]
+    step = steps[min(cell.snapshot, len(steps) - 1)]
+    model = measurable(trained, step, inputs)
+    found = expanded(cell, model, chosen_samples(cell, inputs), inputs)
+    return found.assign_coords(step=step).assign_attrs(attrs)
 
 
 def sweep(section: Section, measured: list[Measured]) -> xr.Dataset:
-    """Return all expansions by family, width, seed, block, point and draw, with the claims.
-
-    What a family does not have (a width, a point), and networks that diverged, are NaN.
-    """
+    """Return all networks in one dataset, with claims; what a network does not have is NaN."""
     from widthlab.claims import to_json
     from widthlab.experiments.expansion.claims import claims
-    from widthlab.experiments.expansion.collecting import collected
+    from widthlab.experiments.shared.networks import side_by_side
 
-    dataset = collected(section, measured)
+    dataset = side_by_side(measured)
+    own = ("step_samples", "step_test_samples", "samples_from", "step", "pooling")
+    dataset.attrs |= {"experiment": "expansion", **{name: getattr(section, name) for name in own}}
     dataset.attrs["claims"] = to_json(claims(dataset))
     return dataset
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from widthlab.claims import Claim, Judgement, judge_above
+from widthlab.experiments.shared.networks import by_width, families_of
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -26,8 +27,8 @@ def claims(dataset: xr.Dataset) -> list[Claim]:
     made: list[Claim] = []
     if "change" not in dataset:
         return made
-    for label in dataset["family"].to_numpy():
-        family = dataset.sel(family=label)
+    for label in families_of(dataset):
+        family = dataset.isel(network=dataset["family"].to_numpy() == label)
         if not bool(family["change"].notnull().any()):
             continue
         for block in dataset["block"].to_numpy():
@@ -52,7 +53,7 @@ def inequality(name: str, own: xr.Dataset) -> Claim:
     tested = there & (own["verdict"].sel(bound="paired") != VACUOUS)
     paired = holds.sel(bound="paired")
     judged = paired.where(tested) if bool(tested.any()) else paired
-    interval = mean_interval(_networks(judged.mean(("point", "draw"))), level=LEVEL)
+    interval = mean_interval(_networks(judged.mean(("layer", "draw"))), level=LEVEL)
     every, count = int(there.sum()), int(tested.sum())
     slack = 2 * (own["epsilon_train"] + own["epsilon_test"]).sel(bound="paired")
     words = (
@@ -121,25 +122,25 @@ def vacuous(name: str, own: xr.Dataset) -> Claim:
 
 def improves(name: str, own: xr.Dataset) -> Claim:
     """Judge whether networks get better on fresh samples, on average over points and draws."""
-    mean = own["change"].mean(("point", "draw"))
+    mean = own["change"].mean(("layer", "draw"))
     better = _networks((mean < 0).where(mean.notnull()))
     share = float(better.mean())
     low, high = _share(int(better.sum()), len(better))
     verdict = judge_above(0.5, share, low, high)
-    by_width = ", ".join(
-        f"{_count(mean.sel(width=width))} at width {width}"
-        for width in own["width"].to_numpy()
-        if bool(mean.sel(width=width).notnull().any())
+    groups = zip(*by_width(own, str(own["family"][0].item()), mean.to_numpy()), strict=True)
+    counts = ", ".join(
+        f"{np.sum(group < 0)} of {np.isfinite(group).sum()} at width {width}"
+        for width, group in groups
     )
     there = own["change"].notnull()
     every = int(there.sum())
     # The intervals' upper ends: for any law of the losses, and for large samples.
     sure = [
-        int((own["change_high"].sel(method=method).where(there) < 0).sum())
+        int((own["change_high"].sel(interval=method).where(there) < 0).sum())
         for method in ("bernstein", "student")
     ]
     words = (
-        f"better networks: {by_width}; single expansions whose interval lies below 0: {sure[0]} of "
+        f"better networks: {counts}; single expansions whose interval lies below 0: {sure[0]} of "
         f"{every} by empirical Bernstein, {sure[1]} by Student's t"
     )
     return Claim(
@@ -167,7 +168,7 @@ def aligned(name: str, own: xr.Dataset) -> Claim:
     there = own["delta_r"].notnull() & certified
     positive = (own["delta_r"] > 0).where(there)
     excess = (positive - (1 - own["b_align_limit"])).where(there)
-    by_network = _networks(excess.mean(("point", "draw")))
+    by_network = _networks(excess.mean(("layer", "draw")))
     interval = mean_interval(by_network, level=LEVEL)
     verdict = judge_above(0.0, interval.value, interval.low, interval.high)
     points = int((certified & own["delta_r"].notnull().any("draw")).sum())
@@ -200,7 +201,7 @@ def _bounds(own: xr.Dataset) -> list[str]:
 
 
 def _networks(values: xr.DataArray) -> Array:
-    """Return one number for every network that has one, from values over (width, seed)."""
+    """Return one number for every network that has one."""
     each = values.to_numpy().ravel().astype(np.float64)
     return np.asarray(each[np.isfinite(each)])
 
@@ -213,10 +214,6 @@ def _share(count: int, total: int) -> tuple[float, float]:
         return np.nan, np.nan
     interval = binomtest(count, total).proportion_ci(LEVEL, method="exact")
     return float(interval.low), float(interval.high)
-
-
-def _count(mean: xr.DataArray) -> str:
-    return f"{int((mean < 0).sum())} of {int(mean.notnull().sum())}"
 
 
 def _number(value: float) -> str:

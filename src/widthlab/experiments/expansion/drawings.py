@@ -8,14 +8,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from widthlab.experiments.shared.networks import by_width, counted, families_of, over_seeds
 from widthlab.report import plots
 from widthlab.report.figures import Figure, canvas
-from widthlab.scaling import mean_interval
 
 if TYPE_CHECKING:
     import xarray as xr
-
-LEVEL = 0.95
 
 
 def figures(dataset: xr.Dataset) -> list[Figure]:
@@ -30,44 +28,28 @@ def _relative(dataset: xr.Dataset) -> xr.DataArray:
     return 100 * dataset["change"] / dataset["loss"].sel(state="old", part="fresh")
 
 
-def _seeds(values: xr.DataArray, name: str, keys: list[str]) -> pd.DataFrame:
-    """Return means over seeds with t intervals of values over (*keys, seed), where there are any."""
-    rows = []
-    stacked = values.stack(key=keys).transpose("key", "seed")
-    for key, own in zip(stacked["key"].to_numpy(), stacked.to_numpy(), strict=True):
-        if np.isfinite(own).any():
-            interval = mean_interval(own[np.isfinite(own)], level=LEVEL)
-            ends = {name: interval.value, "low": interval.low, "high": interval.high}
-            rows.append(dict(zip(keys, key, strict=True)) | ends | {"networks": interval.total})
-    return pd.DataFrame(rows, columns=[*keys, name, "low", "high", "networks"])
-
-
-def _counted(dataset: xr.Dataset) -> str:
-    asked, there = int(dataset["asked"].sum()), int(dataset["present"].sum())
-    lost = int(dataset["diverged"].sum())
-    missing = f", {asked - there} of {asked} cells are missing" if there < asked else ""
-    return f"{there - lost} of {there} networks were trained to the end{missing}"
+def _by_block(dataset: xr.Dataset, values: xr.DataArray, name: str) -> pd.DataFrame:
+    """Return means over seeds with intervals of values (network, block), by family and width."""
+    blocks = [str(block) for block in dataset["block"].to_numpy()]
+    tables = [over_seeds(dataset, values.sel(block=b), name).assign(block=b) for b in blocks]
+    return pd.concat(tables, ignore_index=True)
 
 
 def _samples(dataset: xr.Dataset) -> str:
     of = dataset.attrs
     return (
-        f"M = {of['step_samples']}, K = {of['step_test_samples']}, {of['fresh_samples']} fresh "
-        f"samples; {_counted(dataset)}"
+        f"M = {of['step_samples']}, K = {of['step_test_samples']}, "
+        f"{dataset['fresh_samples'].max():.0f} fresh samples; {counted(dataset)}"
     )
-
-
-def _panels(dataset: xr.Dataset) -> list[str]:
-    return [str(label) for label in dataset["family"].to_numpy()]
 
 
 def _fresh(dataset: xr.Dataset) -> Figure:
     """Draw the change on fresh samples, and the share of expansions that help, by width."""
-    inside = ["point", "draw"]
-    change = _seeds(_relative(dataset).mean(inside), "change", ["family", "block", "width"])
+    inside = ["layer", "draw"]
+    change = _by_block(dataset, _relative(dataset).mean(inside), "change")
     helped = (dataset["change"] < 0).where(dataset["change"].notnull()).mean(inside)
-    share = _seeds(helped, "share", ["family", "block", "width"])
-    names = _panels(dataset)
+    share = _by_block(dataset, helped, "share")
+    names = families_of(dataset)
     with canvas(ncols=2, nrows=len(names)) as page:
         for number, label in enumerate(names):
             for axes, data, name, text in zip(
@@ -98,10 +80,10 @@ def _fresh(dataset: xr.Dataset) -> Figure:
     return page.finish(
         "expansion-fresh",
         "What expansion does to the loss of fresh samples",
-        "Change of the clipped loss on fresh samples from f_old to f_new, in percent, and the share "
-        f"of insertion points and draws at which it falls; {_samples(dataset)}. Points: mean over "
-        "networks, each the mean over its points and draws. Bars: 95 % t intervals over networks. "
-        "Dashed: no change, and one half.",
+        "Change of the clipped loss on fresh samples from f_old to f_new, in percent, and the "
+        f"share of insertion points and draws at which it falls; {_samples(dataset)}. Points: mean "
+        "over networks, each the mean over its points and draws. Bars: 95 % t intervals over "
+        "networks. Dashed: no change, and one half.",
         "The change of the loss on fresh samples by an inserted block, and how often it is an "
         "improvement, against width for each block.",
         table,
@@ -119,15 +101,15 @@ def _bounds(dataset: xr.Dataset) -> Figure:
     """Draw what was gained against what the uniform bounds allow for."""
     slack = 2 * (dataset["epsilon_train"] + dataset["epsilon_test"])
     gain = dataset["delta_r"] + dataset["delta_erm"]
-    parts = {
-        "|Δ_R + Δ_ERM|": np.abs(gain),
-        "|needed|": np.abs(dataset["needed"]),
+    parts: dict[str, xr.DataArray] = {
+        "|Δ_R + Δ_ERM|": abs(gain),
+        "|needed|": abs(dataset["needed"]),
         "2(ε_M + ε_K), paired": slack.sel(bound="paired", drop=True),
         "2(ε_M + ε_K), generic": slack.sel(bound="generic", drop=True),
     }
-    rows = [_medians(values).assign(quantity=name) for name, values in parts.items()]
+    rows = [_medians(dataset, values).assign(quantity=name) for name, values in parts.items()]
     data = pd.concat(rows, ignore_index=True)
-    names = _panels(dataset)
+    names = families_of(dataset)
     blocks = [str(block) for block in dataset["block"].to_numpy()]
     with canvas(ncols=len(blocks), nrows=len(names), sharey=True) as page:
         for axes, (label, block) in zip(
@@ -146,7 +128,7 @@ def _bounds(dataset: xr.Dataset) -> Figure:
                 high="high",
                 labels=("width N", "loss"),
             )
-            cap = float(dataset["cap"].sel(family=label))
+            cap = float(dataset["cap"].where(dataset["family"] == label).max())
             if len(own) and np.isfinite(cap):
                 ends = [0.9 * own["width"].min(), 1.1 * own["width"].max()]
                 plots.theory(axes, ends, [cap, cap], "cap of the loss")
@@ -164,18 +146,17 @@ def _bounds(dataset: xr.Dataset) -> Figure:
     )
 
 
-def _medians(values: xr.DataArray) -> pd.DataFrame:
+def _medians(dataset: xr.Dataset, values: xr.DataArray) -> pd.DataFrame:
     """Return median and quartiles of the finite values by family, block and width."""
     rows = []
-    stacked = values.stack(key=["family", "block", "width"])
-    stacked = stacked.stack(sample=[d for d in stacked.dims if d != "key"])
-    for key, own in zip(
-        stacked["key"].to_numpy(), stacked.transpose("key", "sample").to_numpy(), strict=True
-    ):
-        finite = own[np.isfinite(own)]
-        if len(finite):
-            low, middle, high = np.quantile(finite, [0.25, 0.5, 0.75])
-            rows.append([*key, middle, low, high, len(finite)])
+    for family in families_of(dataset):
+        for block in dataset["block"].to_numpy():
+            own = values.sel(block=block).to_numpy()
+            for width, group in zip(*by_width(dataset, family, own), strict=True):
+                finite = group[np.isfinite(group)]
+                if len(finite):
+                    low, middle, high = np.quantile(finite, [0.25, 0.5, 0.75])
+                    rows.append([family, str(block), width, middle, low, high, len(finite)])
     columns = ["family", "block", "width", "value", "low", "high", "finite"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -187,34 +168,28 @@ def _points(dataset: xr.Dataset) -> Figure:
         "seen": 100 * (dataset["delta_r"] + dataset["delta_erm"]) / loss.sel(part="step_test"),
         "fresh": -_relative(dataset),
     }
-    keys = ["family", "block", "width", "point"]
     tables = [
-        _seeds(values.mean("draw"), "gain", keys).assign(samples=name)
+        _by_block(dataset, values.mean("draw").sel(layer=layer), "gain").assign(
+            samples=name, layer=layer
+        )
         for name, values in gains.items()
+        for layer in dataset["layer"].to_numpy().tolist()
     ]
     data = pd.concat(tables, ignore_index=True)
-    order = [str(point) for point in dataset["point"].to_numpy()]
-    data["place"] = data["point"].map(order.index)
-    rows = [(label, str(b)) for label in _panels(dataset) for b in dataset["block"].to_numpy()]
+    rows = [(label, str(b)) for label in families_of(dataset) for b in dataset["block"].to_numpy()]
     with canvas(ncols=2, nrows=len(rows)) as page:
         for number, (label, block) in enumerate(rows):
             for axes, name in zip(page.axes[2 * number : 2 * number + 2], gains, strict=True):
                 own = data[(data["family"] == label) & (data["block"] == block)]
-                own = own[own["samples"] == name]
-                plots.series(
+                plots.layers(
                     axes,
-                    own,
-                    x="place",
+                    own[own["samples"] == name],
                     y="gain",
-                    hue="width",
                     low="low",
                     high="high",
                     spread="bars",
                     labels=("insertion point", "gain [% of the loss before]"),
                 )
-                places = sorted(own["place"].unique())
-                named = [order[place] for place in places]
-                axes.set_xticks(places, named, rotation=30 if len(named) > 3 else 0)
         page.letter(
             *(
                 f"{label}, {block}: {words}"
@@ -242,7 +217,6 @@ def _aligned(dataset: xr.Dataset) -> Figure:
     there = own["delta_r"].notnull()
     certified = there & (own["b_align_limit"] < 1)
     positive = own["delta_r"] > 0
-    inside, keys = ["point", "draw"], ["family", "width"]
     parts = {
         "Δ_R > 0, all points": positive.where(there),
         "Δ_R > 0, certified points": positive.where(certified),
@@ -250,12 +224,12 @@ def _aligned(dataset: xr.Dataset) -> Figure:
     }
     data = pd.concat(
         [
-            _seeds(values.mean(inside), "share", keys).assign(quantity=name)
+            over_seeds(dataset, values.mean(["layer", "draw"]), "share").assign(quantity=name)
             for name, values in parts.items()
         ],
         ignore_index=True,
     )
-    names = _panels(dataset)
+    names = families_of(dataset)
     with canvas(ncols=len(names), sharey=True) as page:
         for axes, label in zip(page.axes, names, strict=True):
             plots.series(

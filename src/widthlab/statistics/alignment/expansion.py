@@ -229,10 +229,10 @@ def _dataset(found: dict[str, Any]) -> xr.Dataset:
         if name in by_state:
             dims = ("state", "part")
         elif np.ndim(value):
-            dims = ("method",) if name in ("change_low", "change_high") else ("bound",)
+            dims = ("interval",) if name in ("change_low", "change_high") else ("bound",)
         words = {"units": UNITS.get(name, "loss"), "description": ABOUT[name]}
         if name in ("verdict", "fresh_verdict"):
             words["meanings"] = ", ".join(f"{n} {word}" for n, word in enumerate(VERDICTS))
         made[name] = (dims, value, words)
     coords = {"state": list(STATES), "part": list(PARTS), "bound": list(BOUNDS)}
-    return xr.Dataset(made, coords={**coords, "method": list(METHODS)})
+    return xr.Dataset(made, coords={**coords, "interval": list(METHODS)})
