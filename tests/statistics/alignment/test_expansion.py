@@ -62,7 +62,7 @@ def test_a_quadratic_loss_has_its_closed_form():
     """½|z + b − y|²: the step is −η mean(z − y), and plain descent halves what is left."""
     parts = [vectors(n, seed) for n, seed in ((100, 1), (60, 2), (80, 3))]
     fit = Fit(optimiser="sgd", learning_rate=0.5, steps=3)
-    found = expansion(Through(), "inner", quadratic, *parts, cap=1e6, step=0.1, fit=fit)
+    found = expansion(Through(), "inner", quadratic, *parts, cap=1e6, scale=0.1, fit=fit)
     x, y = (torch.cat([batch[i] for batch in parts[0]]).numpy() for i in (0, 1))
     mu = (x - y).mean(axis=0)
     eta = 0.1 * np.sqrt(np.mean(np.sum(x**2, axis=1)) / np.sum(mu**2))
@@ -118,7 +118,7 @@ def test_a_new_block_changes_nothing_and_trains_alone(kind, how):
 @pytest.mark.parametrize("kind", KINDS)
 def test_padding_is_ignored_and_batches_do_not_matter(kind):
     model, parts = built(Decoder), [sentences(n, seed=n) for n in (8, 6, 10)]
-    options = {"cap": 20.0, "block": kind, "mask": lambda batch: batch[2], "step": 0.2}
+    options = {"cap": 20.0, "block": kind, "mask": lambda batch: batch[2], "scale": 0.2}
     found = expansion(model, "mlp", words, *parts, **options)
     other = [
         [(torch.where(mask, x, 3), torch.where(mask, y, 5), mask) for x, y, mask in part]
@@ -177,7 +177,7 @@ def test_the_paired_bound_certifies_with_samples_and_a_proven_constant(n, proven
     constants = (1.0, 1.0) if proven else None
     # The cap is so that nothing is clipped, and R = 1/4 a power of 2, of which peeling is kind.
     found = expansion(
-        Through(), "inner", linear, *parts, cap=2.0, step=0.25, fit=Fit(steps=0),
+        Through(), "inner", linear, *parts, cap=2.0, scale=0.25, fit=Fit(steps=0),
         lipschitz=constants,
     )  # fmt: skip
     assert named(found.verdict.sel(bound="paired")) == verdict
@@ -193,7 +193,7 @@ def test_the_paired_inequality_holds_as_often_as_it_says():
     for number in range(300):
         parts = [coins(40, 10 * number + i, features=3, bias=0.5, size=20) for i in range(3)]
         found = expansion(
-            Through(), "inner", linear, *parts, cap=2.0, step=0.2, fit=Fit("sgd", 0.1, 5),
+            Through(), "inner", linear, *parts, cap=2.0, scale=0.2, fit=Fit("sgd", 0.1, 5),
             lipschitz=(1.0, 1.0),
         )  # fmt: skip
         holds.append(bool(found.holds.sel(bound="paired")))
@@ -205,7 +205,7 @@ def test_the_paired_inequality_holds_as_often_as_it_says():
 
 def test_fresh_samples_tell_learning_from_noise():
     good = [coins(n, seed, bias=0.99, size=n // 4) for n, seed in ((200, 1), (200, 2), (8000, 3))]
-    options = {"cap": 2.0, "step": 0.25, "fit": Fit(steps=0)}
+    options = {"cap": 2.0, "scale": 0.25, "fit": Fit(steps=0)}
     found = expansion(Through(), "inner", linear, *good, **options)
     assert named(found.fresh_verdict) == "improves"
     assert float(found.change) == pytest.approx(-0.25 * 0.98, abs=0.01)
@@ -239,7 +239,7 @@ def test_what_cannot_be_done_is_refused():
         return expansion(**{**options, **changes})
 
     for changes, words in (
-        ({"cap": 0.0}, "cap and step must be positive"),
+        ({"cap": 0.0}, "cap and scale must be positive"),
         ({"level": 1.0}, "level between 0 and 1"),
         ({"fresh": []}, "at least one batch each"),
         ({"point": "innner"}, "'innner' is not a module"),

@@ -82,11 +82,11 @@ class Section(GradientsSection):
     """Test samples: those of the steps' tests, and the fresh ones, which are all the others."""
     step_samples: Annotated[int, Field(ge=4), WHOLE, Unit("samples")] = 64
     """M, samples of which a step is the mean and on which the block is trained."""
-    step_test_samples: Annotated[Count, Unit("samples")] = 32
+    held_out_samples: Annotated[Count, Unit("samples")] = 32
     """K, test samples of a step."""
     draws: Annotated[Count, Unit("draws")] = 2
     """Disjoint draws of M and K samples for every network and point."""
-    samples_from: Literal["training", "held_out"] = "training"
+    samples_from: Literal["training", "unseen"] = "training"
     """Where the M samples come from: the network's own training samples, as when a network is
     grown, or test samples, which it has never seen, as the uniform bound presumes."""
     blocks: Annotated[list[BlockKind], Field(min_length=1), AfterValidator(_distinct)] = Field(
@@ -95,7 +95,7 @@ class Section(GradientsSection):
     """Blocks to insert."""
     hidden_ratio: Annotated[Positive, Unit("1")] = 1.0
     """Hidden width of the residual block over the channels at its point."""
-    step: Annotated[Positive, Unit("1")] = 0.05
+    scale: Annotated[Positive, Unit("1")] = 0.05
     """Size of the step: root mean square of what is added over that of the activation."""
     block_training: BlockTraining = BlockTraining()
     """How a block is trained after its step."""
@@ -108,14 +108,14 @@ class Section(GradientsSection):
     @model_validator(mode="after")
     def _fresh(self) -> Self:
         """Refuse draws that leave too few fresh samples."""
-        held_out = self.samples_from == "held_out"
+        unseen = self.samples_from == "unseen"
         needed = self.draws * self.step_samples
-        if not held_out and needed > self.train_samples:
+        if not unseen and needed > self.train_samples:
             raise ValueError(
                 f"train_samples: {self.draws} draws of {self.step_samples} need {needed}, but it "
                 f"is {self.train_samples}"
             )
-        used = self.draws * (self.step_test_samples + held_out * self.step_samples)
+        used = self.draws * (self.held_out_samples + unseen * self.step_samples)
         if self.test_samples - used < LEAST_FRESH:
             raise ValueError(
                 f"test_samples: {self.test_samples} leave {self.test_samples - used} fresh samples "
@@ -128,12 +128,12 @@ class Cell(GradientsCell):
     """One trained network and how it is expanded."""
 
     step_samples: Count
-    step_test_samples: Count
+    held_out_samples: Count
     draws: Count
-    samples_from: Literal["training", "held_out"]
+    samples_from: Literal["training", "unseen"]
     blocks: list[BlockKind]
     hidden_ratio: Positive
-    step: Positive
+    scale: Positive
     block_training: BlockTraining
     snapshot: Annotated[int, Field(ge=0), WHOLE]
     cap: Positive | None
@@ -153,7 +153,7 @@ def cells(section: Section, seed: int) -> list[Request]:
 def _cost(section: Section, request: Request) -> Cost:
     """Add to what gradients and certificates cost the passes of the expansions."""
     network, points = request.checkpoints[0].network, section.families[request.label].points
-    m, k = section.step_samples, section.step_test_samples
+    m, k = section.step_samples, section.held_out_samples
     fresh = section.test_samples - section.draws * k
     # Forward and backward in training, for the step and for slopes, and forward for losses.
     passes = 3 * (m * (section.block_training.steps + 1) + 3 * (m + k)) + 3 * (m + k + fresh)
@@ -192,7 +192,7 @@ def sweep(section: Section, measured: list[Measured]) -> xr.Dataset:
     from widthlab.experiments.shared.networks import side_by_side
 
     dataset = side_by_side(measured)
-    own = ("step_samples", "step_test_samples", "samples_from", "step", "pooling")
+    own = ("step_samples", "held_out_samples", "samples_from", "scale", "pooling")
     dataset.attrs |= {"experiment": "expansion", **{name: getattr(section, name) for name in own}}
     dataset.attrs["claims"] = to_json(claims(dataset))
     return dataset

@@ -38,7 +38,7 @@ def _by_block(dataset: xr.Dataset, values: xr.DataArray, name: str) -> pd.DataFr
 def _samples(dataset: xr.Dataset) -> str:
     of = dataset.attrs
     return (
-        f"M = {of['step_samples']}, K = {of['step_test_samples']}, "
+        f"M = {of['step_samples']}, K = {of['held_out_samples']}, "
         f"{dataset['fresh_samples'].max():.0f} fresh samples; {counted(dataset)}"
     )
 

@@ -38,9 +38,9 @@ def expanded(cell: Cell, model: Model, samples: Chosen, inputs: Inputs) -> xr.Da
     The M samples of the draws come first in their pool, the K in the test samples; what is left of
     those is fresh.
     """
-    m, k, draws = cell.step_samples, cell.step_test_samples, cell.draws
+    m, k, draws = cell.step_samples, cell.held_out_samples, cell.draws
     pool = [_joined(part) for part in (samples.train, samples.test)]
-    if cell.samples_from == "held_out":
+    if cell.samples_from == "unseen":
         pool = [_rows(pool[1], 0, m * draws), _rows(pool[1], m * draws, None)]
     fresh = _batches(_rows(pool[1], k * draws, None))
     cap = cell.cap or ignorance(cell.loss, inputs.data.outputs)
@@ -63,7 +63,7 @@ def _expansions(
     cell: Cell, model: Model, pool: list[Batch], fresh: list[Batch], cap: float, inputs: Inputs
 ) -> xr.Dataset:
     """Return all expansions of one network, by block, point and draw."""
-    m, k = cell.step_samples, cell.step_test_samples
+    m, k = cell.step_samples, cell.held_out_samples
     points, fit = pooled_points(cell, model), Fit(**cell.block_training.model_dump())
     streams = inputs.seeds.spawn(4)[3].spawn(cell.draws)
     by_block = []
@@ -82,7 +82,7 @@ def _expansions(
                     cap=cap,
                     block=block,
                     pooling=pooling,
-                    step=cell.step,
+                    scale=cell.scale,
                     fit=fit,
                     hidden_ratio=cell.hidden_ratio,
                     mask=batch_mask(fresh),
@@ -108,10 +108,8 @@ def _certificates(cell: Cell, model: Model, train: Batch, fresh: list[Batch]) ->
     mask, losses = batch_mask(fresh), losses_of(cell.loss)
     first = _batches(train, least=2)
     grams = alignment_grams(model, points, losses, first, _halved(fresh), mask=mask)
-    budget = [(cell.step_samples, cell.step_test_samples)]
-    laws: Literal["equal", "different"] = (
-        "equal" if cell.samples_from == "held_out" else "different"
-    )
+    budget = [(cell.step_samples, cell.held_out_samples)]
+    laws: Literal["equal", "different"] = "equal" if cell.samples_from == "unseen" else "different"
     found = [
         certificate_dataset(certificate(grams[name], budget, laws=laws, level=LEVEL))
         for name in points

@@ -51,6 +51,7 @@ from widthlab.statistics.alignment.expansion_bounds import (
 from widthlab.statistics.alignment.gradients import Mask, activation_gradients
 from widthlab.statistics.alignment.losses import Losses
 from widthlab.statistics.alignment.pooling import Pooling
+from widthlab.statistics.alignment.scales import matching_norms
 from widthlab.statistics.draws import nth_seed
 
 Array = NDArray[np.float64]
@@ -108,7 +109,7 @@ def expansion(
     cap: float,
     block: Kind = "bias",
     pooling: Pooling | None = None,
-    step: float = 0.05,
+    scale: float = 0.05,
     fit: Fit | None = None,
     hidden_ratio: float = 1.0,
     lipschitz: tuple[float, float] | None = None,
@@ -121,18 +122,18 @@ def expansion(
     `train`, `step_test` and `fresh` are lists of batches of disjoint samples, at least two of
     `train`; `losses` and `mask` as for `activation_gradients`. Losses are clipped at `cap` (cross-
     entropy is unbounded) for all that is compared, but not in training; one that is not a number
-    counts as the cap. `step` is the size of the step, the root mean square of what is added over
+    counts as the cap. `scale` is the size of the step: that of what is added over
     that of the activation. `lipschitz` are proven constants of the loss per unit of |b| and of the
     activation's Euclidean norm; see the module for what happens without. Probabilities of error are
     1 − level: of ε_M and ε_K together, and of every fresh interval.
 
     The dataset has the variables of `ABOUT`; numbers of verdicts index `VERDICTS`. Raises
-    WidthlabError as `activation_gradients`, and for a cap, step or level that is not positive, no
+    WidthlabError as `activation_gradients`, and for a cap, scale or level that is not positive, no
     samples, and a gradient that is zero.
     """
-    if not (cap > 0 and step > 0 and 0 < level < 1):
+    if not (cap > 0 and scale > 0 and 0 < level < 1):
         raise WidthlabError(
-            f"cap and step must be positive and level between 0 and 1, not {cap}, {step} and "
+            f"cap and scale must be positive and level between 0 and 1, not {cap}, {scale} and "
             f"{level}"
         )
     if not (len(step_test) and len(fresh)):
@@ -146,8 +147,9 @@ def expansion(
     if not np.any(mu):
         raise WidthlabError(f"the mean gradient at '{point}' is zero, so there is no step to take")
 
-    activations = _Sizes(inserted, pooling, train, mu)
-    eta = step * activations.ratio
+    matching = matching_norms(model, {point: pooling}, train, losses=losses, mask=mask)[point]
+    eta = scale * matching / float(np.linalg.norm(mu))
+    activations = _Sizes(inserted, pooling, train)
     drawn = torch.Generator().manual_seed(nth_seed(seed, 0))
     like = activations.like
     added = Block(block, pooling, like, hidden_ratio=hidden_ratio, generator=drawn)
@@ -181,7 +183,7 @@ def expansion(
         step_test_samples=len(plain[0][1]),
         fresh_samples=len(plain[0][2]),
         cap=cap,
-        step=step,
+        scale=scale,
         level=level,
         optimiser=fit.optimiser,
         learning_rate=fit.learning_rate,
@@ -191,34 +193,20 @@ def expansion(
 
 
 class _Sizes:
-    """Norms of the activation over the training samples, and of a step of η = 1."""
+    """Norms |ẑ| of the activation with a one at every position, ẑ = (z, 1), over the samples."""
 
-    def __init__(
-        self, inserted: Insertion, pooling: Pooling, batches: Sequence[Any], mu: Array
-    ) -> None:
+    def __init__(self, inserted: Insertion, pooling: Pooling, batches: Sequence[Any]) -> None:
         squares: list[Tensor] = []
-        counts: list[Tensor] = []
-        moved = 0.0
         for batch in batches:
             z = inserted.activation(batch)
-            axis = pooling.channels(z.ndim)
-            inside = None if inserted.mask is None else inserted.mask(batch).to(z.device)
-            if inside is not None and z.ndim > 2:
-                z = z * inside.unsqueeze(axis).to(z)
-                counts.append(inside.flatten(1).sum(1).double().cpu())
-            else:
-                counts.append(torch.full((len(z),), z[0].numel() / z.shape[axis]).double())
-            squares.append(z.double().square().flatten(1).sum(1).cpu())
-            b = torch.from_numpy(mu).to(z).expand(len(z), -1)
-            b = pooling.spread(b, z.shape, inside) * torch.ones_like(z)
-            moved += float(b.double().square().sum())
+            lifted = z.double().square().sum(pooling.channels(z.ndim)) + 1
+            if inserted.mask is not None and z.ndim > 2:
+                lifted = lifted * inserted.mask(batch).to(lifted)
+            squares.append(lifted.flatten(1).sum(1).cpu() if lifted.ndim > 1 else lifted.cpu())
             self.like = z[:1]
         square = torch.cat(squares)
-        lifted = (square + torch.cat(counts)).numpy()  # |ẑ|² = |z|² + 1 at every position
-        self.ratio = float((square.sum() / moved).sqrt())
-        """Root mean square of z over that of spread(μ)."""
-        self.typical = float(np.sqrt(lifted.mean()))
-        self.largest = float(np.sqrt(lifted.max()))
+        self.typical = float(square.mean().sqrt())
+        self.largest = float(square.max().sqrt())
 
 
 def _dataset(found: dict[str, Any]) -> xr.Dataset:
