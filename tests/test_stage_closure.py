@@ -100,6 +100,22 @@ SECTIONS = [
         },
     },
     {
+        "expansion": {
+            "families": {
+                "net": {
+                    "model": {"name": "mlp"},
+                    "width": [4, 8],
+                    "depth": 2,
+                    "seeds": 2,
+                    "data": {**GAUSSIAN, "test_samples": 80},
+                    "training": {"steps": 3, "snapshots": 2},
+                }
+            },
+            "train_samples": 24,
+            "test_samples": 60,
+            "step_samples": 12,
+            "held_out_samples": 8,
+        },
         "ntk_drift": {
             **DRIFT,
             "models": {
@@ -120,7 +136,7 @@ SECTIONS = [
                 "snapshots": 2,
                 "save_every": 1,
             },
-        }
+        },
     },
     {
         "ntk_drift": {

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from widthlab.experiments.shared.networks import by_width, counted, families_of, over_seeds
-from widthlab.report import plots
+from widthlab.report import plots, ticks
 from widthlab.report.figures import Figure, canvas
+from widthlab.report.style import INK
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -48,7 +48,7 @@ def _fresh(dataset: xr.Dataset) -> Figure:
     inside = ["layer", "draw"]
     change = _by_block(dataset, _relative(dataset).mean(inside), "change")
     helped = (dataset["change"] < 0).where(dataset["change"].notnull()).mean(inside)
-    share = _by_block(dataset, helped, "share")
+    share = _within(_by_block(dataset, helped, "share"))
     names = families_of(dataset)
     with canvas(ncols=2, nrows=len(names)) as page:
         for number, label in enumerate(names):
@@ -73,7 +73,9 @@ def _fresh(dataset: xr.Dataset) -> Figure:
                     scales=("log", "linear"),
                     labels=("width N", text),
                 )
-                _mark(axes, own, 0.0 if name == "change" else 0.5)
+                if len(own):
+                    ticks.at_values(axes.xaxis, own["width"])
+                    axes.axhline(0.0 if name == "change" else 0.5, color=INK, linestyle="dashed")
         page.letter(*(f"{label}, {what}" for label in names for what in ("change", "share")))
         page.legend()
     table = change.merge(share, on=["family", "block", "width"], suffixes=("", "_share"))
@@ -90,11 +92,19 @@ def _fresh(dataset: xr.Dataset) -> Figure:
     )
 
 
-def _mark(axes: Axes, data: pd.DataFrame, level: float) -> None:
-    if len(data):
-        ends = [data["width"].min(), data["width"].max()]
-        ends = [0.9 * ends[0], 1.1 * ends[1]]
-        plots.theory(axes, ends, [level, level], None)
+def _within(data: pd.DataFrame) -> pd.DataFrame:
+    """Cut the intervals of shares where no share can be."""
+    return data.assign(low=data["low"].clip(0, 1), high=data["high"].clip(0, 1))
+
+
+def _names(dataset: xr.Dataset) -> str:
+    """Say which modules the insertion points of each family are."""
+    parts = []
+    for family in families_of(dataset):
+        rows = dataset["point"].to_numpy()[dataset["family"].to_numpy() == family]
+        names = [name for name in max(rows.tolist(), key=lambda row: sum(map(bool, row))) if name]
+        parts.append(f"{family}: {', '.join(names)}")
+    return "; ".join(parts)
 
 
 def _bounds(dataset: xr.Dataset) -> Figure:
@@ -129,9 +139,8 @@ def _bounds(dataset: xr.Dataset) -> Figure:
                 labels=("width N", "loss"),
             )
             cap = float(dataset["cap"].where(dataset["family"] == label).max())
-            if len(own) and np.isfinite(cap):
-                ends = [0.9 * own["width"].min(), 1.1 * own["width"].max()]
-                plots.theory(axes, ends, [cap, cap], "cap of the loss")
+            if np.isfinite(cap):
+                axes.axhline(cap, color=INK, linestyle="dashed", label="cap of the loss")
         page.letter(*(f"{label}, {block}" for label in names for block in blocks))
         page.legend()
     return page.finish(
@@ -140,7 +149,8 @@ def _bounds(dataset: xr.Dataset) -> Figure:
         "Size of the gain Δ_R + Δ_ERM, of the slack that the inequality needed (the growth of the "
         "train–test gap), and the slack 2(ε_M + ε_K) that the generic and the paired bound give; "
         f"{_samples(dataset)}. Points: median over networks, points and draws. Bars: quartiles. "
-        "Dashed: where losses are clipped; a bound above it says nothing.",
+        "Dashed: where losses are clipped; a bound above it says nothing. Where the paired bound "
+        "is hidden, it is that of the generic one: the complexity of the class is most of both.",
         "Gains and needed slack are orders of magnitude below both uniform bounds at every width.",
         data,
     )
@@ -204,7 +214,7 @@ def _points(dataset: xr.Dataset) -> Figure:
         "Left: Δ_R + Δ_ERM, the gain on the samples of the step and of the training. Right: the "
         "fall of the loss of fresh samples. Both in percent of the loss before; "
         f"{_samples(dataset)}. Points: mean over networks and draws. Bars: 95 % t intervals over "
-        "networks.",
+        f"networks. Insertion points from 0: {_names(dataset)}.",
         "The gain of an expansion at each insertion point, on the samples that made it and on "
         "fresh ones, for each width.",
         data,
@@ -224,7 +234,9 @@ def _aligned(dataset: xr.Dataset) -> Figure:
     }
     data = pd.concat(
         [
-            over_seeds(dataset, values.mean(["layer", "draw"]), "share").assign(quantity=name)
+            _within(over_seeds(dataset, values.mean(["layer", "draw"]), "share")).assign(
+                quantity=name
+            )
             for name, values in parts.items()
         ],
         ignore_index=True,
@@ -232,9 +244,10 @@ def _aligned(dataset: xr.Dataset) -> Figure:
     names = families_of(dataset)
     with canvas(ncols=len(names), sharey=True) as page:
         for axes, label in zip(page.axes, names, strict=True):
+            own_family = data[data["family"] == label]
             plots.series(
                 axes,
-                data[data["family"] == label],
+                own_family,
                 x="width",
                 y="share",
                 hue="quantity",
@@ -246,6 +259,7 @@ def _aligned(dataset: xr.Dataset) -> Figure:
                 scales=("log", "linear"),
                 labels=("width N", "share of points and draws"),
             )
+            ticks.at_values(axes.xaxis, own_family["width"])
         page.letter(*names)
         page.legend()
     return page.finish(
