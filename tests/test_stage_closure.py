@@ -98,8 +98,6 @@ SECTIONS = [
                 "batch": {"name": "mlp", "normalisation": "batch"},
             },
         },
-    },
-    {
         "expansion": {
             "families": {
                 "net": {
@@ -116,6 +114,8 @@ SECTIONS = [
             "step_samples": 12,
             "held_out_samples": 8,
         },
+    },
+    {
         "ntk_drift": {
             **DRIFT,
             "models": {
