@@ -83,6 +83,19 @@ def test_a_quadratic_loss_has_its_closed_form():
     assert set(found.data_vars) == set(ABOUT)
 
 
+@pytest.mark.parametrize("scale", [0.3, 1.0, 5.0])
+def test_a_step_is_halved_until_it_is_of_first_order(scale):
+    """½|z + b − y|² falls by η(1 − η/2)|μ|², half of η|μ|² or more where η ≤ 1."""
+    parts = [vectors(n, seed) for n, seed in ((100, 1), (60, 2), (80, 3))]
+    found = expansion(Through(), "inner", quadratic, *parts, cap=1e6, scale=scale)
+    x, y = (torch.cat([batch[i] for batch in parts[0]]).numpy() for i in (0, 1))
+    mu = (x - y).mean(axis=0)
+    full = scale * np.sqrt(np.mean(np.sum(x**2, axis=1)) / np.sum(mu**2))
+    halvings = max(0, int(np.ceil(np.log2(full))))
+    assert int(found.halvings) == halvings
+    assert float(found.eta) == pytest.approx(full / 2**halvings, rel=1e-12)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_the_inequality_needs_is_the_growth_of_the_gap(kind):
     parts = [pictures(n, 4, seed) for n, seed in ((12, 1), (8, 2), (16, 3))]

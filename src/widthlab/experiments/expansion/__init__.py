@@ -38,13 +38,14 @@ QUESTION = (
 METHOD = (
     "At insertion points of trained networks (normalisation in evaluation mode) a block that adds "
     "nothing is placed: a bias, or two layers, of which the second is zero, with a bias. The bias "
-    "is stepped along −μ_M, then the block alone is trained on the same M samples. Losses are "
-    "clipped at a stated cap. The generic uniform bound is of the clipped loss, the paired one of "
-    "its difference from that of the network before; for the loss's Lipschitz constants they have "
-    "the largest slopes that were seen, which are lower bounds, so that a bound that is vacuous "
-    "would be so with the true ones. Fresh samples are disjoint from all that chose anything; "
-    "their intervals are of paired differences. Points and draws of one network depend on one "
-    "another: shares are counted over networks."
+    "is stepped along −μ_M, by a step that is halved until it lowers the loss of the M samples by "
+    "at least half of what the gradient predicts; then the block alone is trained on them. Losses "
+    "are clipped at a stated cap. The generic uniform bound is of the clipped loss, the paired one "
+    "of its difference from that of the network before; for the loss's Lipschitz constants they "
+    "have the largest slopes that were seen, which are lower bounds, so that a bound that is "
+    "vacuous would be so with the true ones. Fresh samples are disjoint from all that chose "
+    "anything; their intervals are of paired differences. Points and draws of one network depend "
+    "on one another: shares are counted over networks."
 )
 POINTS = 10
 """Insertion points that are counted for a family that does not name its own."""
@@ -96,7 +97,8 @@ class Section(GradientsSection):
     hidden_ratio: Annotated[Positive, Unit("1")] = 1.0
     """Hidden width of the residual block over the channels at its point."""
     scale: Annotated[Positive, Unit("1")] = 0.05
-    """Size of the step: root mean square of what is added over that of the activation."""
+    """Size of the step at most, of what is added over the activation. The step is halved until the
+    loss of the M samples falls by at least half of what its gradient predicts."""
     block_training: BlockTraining = BlockTraining()
     """How a block is trained after its step."""
     snapshot: Annotated[int, Field(ge=0), WHOLE, Unit("snapshots")] = 199
