@@ -93,7 +93,8 @@ def inequality(
     rise[1] = min(rise[1], first["change"])
     verdicts = []
     for number in range(len(BOUNDS)):
-        if is_vacuous(slack[number], gain, rise[number]):
+        # A loss would be no news either, but a larger Lipschitz constant could tell it apart.
+        if is_vacuous(slack[number], max(gain, 0.0), rise[number]):
             verdicts.append(VERDICTS.index("vacuous bound"))
         else:
             certain = proven and gain > slack[number]
