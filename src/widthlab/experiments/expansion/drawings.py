@@ -149,9 +149,12 @@ def _bounds(dataset: xr.Dataset) -> Figure:
         "Size of the gain Δ_R + Δ_ERM, of the slack that the inequality needed (the growth of the "
         "train–test gap), and the slack 2(ε_M + ε_K) that the generic and the paired bound give; "
         f"{_samples(dataset)}. Points: median over networks, points and draws. Bars: quartiles. "
-        "Dashed: where losses are clipped; a bound above it says nothing. Where the paired bound "
-        "is hidden, it is that of the generic one: the complexity of the class is most of both.",
-        "Gains and needed slack are orders of magnitude below both uniform bounds at every width.",
+        "Dashed: where losses are clipped; a bound above it says nothing, and the paired one says "
+        "nothing already above the most that such a block can change a loss by. Where the paired "
+        "bound is hidden, it is that of the generic one: the complexity of the class is most of "
+        "both.",
+        "Gains, the slack that was needed, and both uniform bounds against width on logarithmic "
+        "axes, for each family and block.",
         data,
     )
 
