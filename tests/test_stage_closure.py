@@ -129,6 +129,22 @@ SECTIONS = [
                 "batch": {"name": "mlp", "normalisation": "batch"},
             },
         },
+        "expansion": {
+            "families": {
+                "net": {
+                    "model": {"name": "mlp"},
+                    "width": [4, 8],
+                    "depth": 2,
+                    "seeds": 2,
+                    "data": {**GAUSSIAN, "test_samples": 80},
+                    "training": {"steps": 3, "snapshots": 2},
+                }
+            },
+            "train_samples": 24,
+            "test_samples": 60,
+            "step_samples": 12,
+            "held_out_samples": 8,
+        },
     },
     {
         "ntk_drift": {
@@ -151,7 +167,7 @@ SECTIONS = [
                 "snapshots": 2,
                 "save_every": 1,
             },
-        }
+        },
     },
     {
         "ntk_drift": {
