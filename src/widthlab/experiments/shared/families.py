@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -52,7 +52,7 @@ class Family(Spec):
     depth: Annotated[Count, Unit("layers")] = 3
     """Depth L; resnet20 and pythia have their own."""
     seeds: Annotated[Count, Unit("networks")] = 3
-    """Networks trained at every width, from different initialisations."""
+    """Networks trained at every width, from different initialisations; 1 of pythia."""
     data: DataSet = Digits()
     """What the networks learn."""
     training: Training = Training()
@@ -60,8 +60,23 @@ class Family(Spec):
     points: Annotated[list[str], Field(min_length=1)] | None = None
     """Insertion points, names or patterns of modules; left out, the carried signals h_0 … h_L."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _only_one(cls, values: Any) -> Any:
+        """Write out that there is one pretrained network of a width."""
+        if isinstance(values, dict) and "seeds" not in values:
+            model = values.get("model")
+            name = model.get("name") if isinstance(model, dict) else getattr(model, "name", None)
+            return {**values, "seeds": 1} if name == "pythia" else values
+        return values
+
     @model_validator(mode="after")
     def _possible(self) -> Self:
+        if isinstance(self.model, Pythia) and self.seeds != 1:
+            raise ValueError(
+                f"seeds: {self.seeds}, but there is one pretrained network of a width; write 1 or "
+                "leave it out (intervals are then those of its samples)"
+            )
         problem = misfit(self.model, self.data, self.training, self.width)
         if problem:
             raise ValueError(problem)
