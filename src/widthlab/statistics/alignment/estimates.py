@@ -133,6 +133,7 @@ def certificate(
             _control("flipped", gram, signs, f1, f2, rate),
             _control("centred", centred(gram), signs, f1, f2, rate),
         ),
+        jackknife=jackknife,
     )
 
 
