@@ -36,8 +36,9 @@ from widthlab.statistics.alignment.points import (
 from widthlab.statistics.alignment.pooling import Pooling
 from widthlab.statistics.draws import tapped
 
-Mask = Callable[[Any], Tensor]
-"""From a batch to its mask (samples, *positions), true where a position counts."""
+Mask = Callable[[Any], Tensor | None]
+"""From a batch to its mask (samples, *positions), true where a position counts; None where all do.
+"""
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,11 @@ class _Watch:
                 raise WidthlabError(
                     f"insertion point '{name}' is not reached in the forward pass; leave it out"
                 )
+            if len(loss) == 1 < self.samples[index]:
+                raise WidthlabError(
+                    f"the loss has one number for a batch of {self.samples[index]} samples; it "
+                    'seems to be averaged: use reduction="none"'
+                )
             if self.samples[index] != len(loss):
                 raise WidthlabError(
                     f"insertion point '{name}' has {self.samples[index]} entries on its first axis "
@@ -175,7 +181,8 @@ class _Watch:
                 if gradient is not None and bool((gradient[1:].nan_to_num(0.0) != 0).any()):
                     raise WidthlabError(
                         f"the loss of one sample depends on others through '{name}'; samples must "
-                        "not affect one another: normalise by running statistics or within samples"
+                        "not affect one another: normalise by running statistics or within "
+                        "samples, and do not average the loss over them"
                     )
         found: list[Tensor] = []
         gradients = torch.autograd.grad(loss.sum(), edges, allow_unused=True)
