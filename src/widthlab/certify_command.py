@@ -223,7 +223,9 @@ def _print(found: Certification) -> None:
     table = Table(title=escape(found.title), title_justify="left")
     colours = {"certified": "green", "more samples": "yellow", "not certified": "red"}
     for number, heading in enumerate(headings):
-        table.add_column(escape(heading), justify="left" if number < 2 else "right")
+        table.add_column(
+            escape(heading), justify="left" if number == 0 else "right", overflow="fold"
+        )
     for row in rows:
         *cells, verdict = map(escape, row)
         table.add_row(*cells, f"[{colours[row[-1]]}]{verdict}[/]")

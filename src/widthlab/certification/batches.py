@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import track
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from widthlab import specs
@@ -165,14 +166,20 @@ def _image_counts(path: Path, choice: Choice) -> tuple[int, int]:
 def _tokens(text: str, tokenizer: Path | None) -> NDArray[np.int64]:
     if tokenizer is None or not any(tokenizer.glob("tokenizer*")):
         return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64)
-    from transformers import AutoTokenizer
-
+    file = tokenizer / "tokenizer.json"
     try:
-        reader = AutoTokenizer.from_pretrained(
-            tokenizer, local_files_only=True, trust_remote_code=False
-        )
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise WidthlabError(f"--model: the tokenizer in {tokenizer} cannot be read: {error}") from (
-            error
-        )
-    return np.asarray(reader.encode(text, add_special_tokens=False, verbose=False), dtype=np.int64)
+        if file.exists():
+            # Not by transformers, whose class for a model may build another tokenizer of it.
+            tokens = Tokenizer.from_file(str(file)).encode(text, add_special_tokens=False).ids
+        else:
+            from transformers import AutoTokenizer
+
+            reader = AutoTokenizer.from_pretrained(
+                tokenizer, local_files_only=True, trust_remote_code=False
+            )
+            tokens = reader.encode(text, add_special_tokens=False, verbose=False)
+    except Exception as error:  # the library of tokenizers raises nothing more special
+        raise WidthlabError(
+            f"--model: the tokenizer in {tokenizer} cannot be read: {error}"
+        ) from error
+    return np.asarray(tokens, dtype=np.int64)

@@ -26,11 +26,15 @@ def dataset_of(found: Certification) -> xr.Dataset:
             part.merge(counted.drop_vars(["train_samples", "test_samples"]))
             for part, counted in zip(parts, found.mismatches.values(), strict=True)
         ]
-    points = xr.Variable("point", list(found), _about("1", "insertion point, a module's name"))
     dataset = xr.concat(
         parts, "point", data_vars="all", coords="minimal", compat="equals", join="exact"
     ).assign_coords(
-        point=points,
+        # Text of any length from the start: zarr 3 has no specification of other text.
+        point=(
+            "point",
+            np.array(list(found), dtype=object),
+            _about("1", "insertion point, a module's name"),
+        ),
         pooling=(
             "point",
             [pooling.how for pooling in found.poolings.values()],

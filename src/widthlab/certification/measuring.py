@@ -77,8 +77,8 @@ def certify(
         points = dict.fromkeys([points] if isinstance(points, str) else points, pooling)
     poolings = insertion_points(model, points)
     each = 1 - (1 - level) / len(poolings) if simultaneous else level
-    losses = losses_of(loss)
-    budgets = _checked(budgets)
+    losses, flips = losses_of(loss), _flips(each)
+    _check(budgets, pools)
     grams = alignment_grams(
         model, points, losses, train_loader, test_loader, mask=padding if mask is None else mask
     )
@@ -91,7 +91,7 @@ def certify(
                 laws=laws,
                 pools=pools,
                 level=each,
-                flips=_flips(each),
+                flips=flips,
                 seed=stream,
             )
             for (name, gram), stream in zip(grams.items(), streams, strict=True)
@@ -106,15 +106,21 @@ def certify(
     )
 
 
-def _checked(budgets: Budgets) -> Budgets:
-    """Return the budgets; raises WidthlabError where one is not a pair of whole numbers."""
+def _check(budgets: Budgets, pools: tuple[float, float]) -> None:
+    """Refuse budgets that are no pairs of whole numbers, or beyond the pools."""
     for budget in budgets:
         pair = tuple(budget) if isinstance(budget, Iterable) else ()
         if len(pair) != 2 or any(not float(n).is_integer() or n < 1 for n in pair):
             raise WidthlabError(
                 f"a budget must be a pair (M, K) of whole numbers of at least 1, not {budget!r}"
             )
-    return budgets
+        if pair[0] > pools[0] or pair[1] > pools[1]:
+            raise WidthlabError(
+                f"the budget {budget!r} is beyond the pools of {pools[0]:g} training and "
+                f"{pools[1]:g} test samples; take fewer samples"
+            )
+    if not len(budgets):
+        raise WidthlabError("give at least one budget (M, K), for instance (64, 64)")
 
 
 def _flips(level: float) -> int:

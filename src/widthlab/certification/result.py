@@ -90,23 +90,27 @@ class Certification:
     @property
     def decision(self) -> str:
         """One sentence: what is certified where, and how many samples the target needs."""
-        needed, met, more, none = self.needed(), [], [], []
+        needed = self.needed()
+        met: dict[tuple[tuple[int, int], ...], list[str]] = {}
+        more, none = [], []
         for name, budgets in self.certified.items():
+            enough = f"{name} (M = K = {needed[name]:,} is enough)" if needed[name] else name
             if budgets:
-                enough = f" (M = K = {needed[name]:,} is enough)" if needed[name] else ""
-                met.append(
-                    f"{name} at (M, K) = {_listed([f'({m}, {k})' for m, k in budgets])}{enough}"
-                )
+                met.setdefault(budgets, []).append(enough)
             elif needed[name] is not None:
                 more.append(f"{name} (M = K = {needed[name]:,})")
             else:
                 none.append(name)
+        where = [
+            f"at (M, K) = {_listed([f'({m}, {k})' for m, k in budgets])} for {_named(names)}"
+            for budgets, names in met.items()
+        ]
         parts = [
             f"that a step harms the held-out loss with a probability of at most {self.target:g} is "
-            f"certified for {_named(met) if met else 'no insertion point at these (M, K)'}"
+            f"certified {', and '.join(where) if met else 'at none of these (M, K)'}"
         ]
         if more:
-            parts.append(f"it would take more samples for {_named(more)}")
+            parts.append(f"more samples would do for {_named(more)}")
         if none:
             parts.append(f"nothing is certified at any (M, K) for {_named(none)}")
         sentence = "; ".join(parts)
@@ -115,22 +119,23 @@ class Certification:
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return the headings and the rows of the table by insertion point, as text."""
         last = self.budgets[-1]
+        pooled = len({pooling.how for pooling in self.poolings.values()}) > 1
         headings = [
             "point",
-            "pooling",
+            *(["pooling"] if pooled else []),
             "signal",
             "d_align",
             *(f"B({m}, {k}) ≤" for m, k in self.budgets),
-            f"needed for {self.target:g}",
-            "of noise certified",
-            f"plug-in B{last} (of noise)",
+            f"M = K for {self.target:g}",
+            "noise certified",
+            f"plug-in B{last} (noise)",
             "verdict",
         ]
         certified, needed = self.certified, self.needed()
         rows = [
             [
                 name,
-                self.poolings[name].how,
+                *([self.poolings[name].how] if pooled else []),
                 _interval(found.signal),
                 _interval(found.d_align),
                 *(f"{limit:.3g}" for limit in found.b_exact_limit),
@@ -152,10 +157,11 @@ class Certification:
         """What was measured, in one line."""
         n1, n2 = self.samples
         laws = next(iter(self.certificates.values())).laws
+        hows = sorted({pooling.how for pooling in self.poolings.values()})
         among = " of all points together" if self.simultaneous and len(self) > 1 else ""
         return (
-            f"Alignment certificate from {n1:,} training and {n2:,} test samples ({laws} laws), "
-            f"intervals of {100 * self.level:g} %{among}"
+            f"Alignment certificate from {n1:,} training and {n2:,} test samples ({laws} laws, "
+            f"pooling {' and '.join(hows)}), intervals of {100 * self.level:g} %{among}"
         )
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import pickle
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -116,14 +115,12 @@ def _state(path: Path) -> dict[str, Tensor]:
             raise WidthlabError(f"--checkpoint: {path} is damaged: {first_line(error)}") from error
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
+    except Exception as error:  # whatever the bytes of another file do to the reader
         raise WidthlabError(
-            f"--checkpoint: {path} is no file of torch, or holds other objects than tensors, which "
-            "would run code when they are loaded; save model.state_dict() by "
+            f"--checkpoint: {path} is damaged, or no file of torch, or holds other objects than "
+            "tensors, which would run code when they are loaded; save model.state_dict() by "
             "safetensors.torch.save_file"
         ) from error
-    except (RuntimeError, EOFError, OSError, ValueError) as error:
-        raise WidthlabError(f"--checkpoint: {path} is damaged: {first_line(error)}") from error
     while isinstance(found, Mapping):
         inner = next((found[key] for key in NESTED if isinstance(found.get(key), Mapping)), None)
         if inner is None:
