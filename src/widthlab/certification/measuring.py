@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import xarray as xr
@@ -13,8 +13,9 @@ from torch import nn
 from widthlab.certification.losses import AnyLoss, losses_of, padding
 from widthlab.certification.result import Certification
 from widthlab.errors import WidthlabError
+from widthlab.statistics.alignment.certificates import Certificate
 from widthlab.statistics.alignment.estimates import Budgets, Laws, certificate
-from widthlab.statistics.alignment.gradients import Mask, alignment_grams
+from widthlab.statistics.alignment.gradients import Mask, each_gram
 from widthlab.statistics.alignment.grams import Grams
 from widthlab.statistics.alignment.mismatch import mismatch as count_mismatches
 from widthlab.statistics.alignment.points import Points, insertion_points
@@ -73,36 +74,31 @@ def certify(
         raise WidthlabError(f"the target of a bound must lie between 0 and 1, not {target:g}")
     if isinstance(pooling, str):
         pooling = Pooling(pooling)
+    if laws not in get_args(Laws):
+        raise WidthlabError(f"laws must be equal or different, not {laws!r}")
     if not isinstance(points, Mapping):
         points = dict.fromkeys([points] if isinstance(points, str) else points, pooling)
     poolings = insertion_points(model, points)
     each = 1 - (1 - level) / len(poolings) if simultaneous else level
     losses, flips = losses_of(loss), _flips(each)
     _check(budgets, pools)
-    grams = alignment_grams(
-        model, points, losses, train_loader, test_loader, mask=padding if mask is None else mask
-    )
-    streams = np.random.SeedSequence(seed).spawn(len(grams))
+    streams = iter(np.random.SeedSequence(seed).spawn(len(poolings)))
+    certificates: dict[str, Certificate] = {}
+    mismatches: dict[str, xr.Dataset] = {}
+    mask = padding if mask is None else mask
+    for name, gram in each_gram(model, points, losses, train_loader, test_loader, mask=mask):
+        certificates[name] = certificate(
+            gram, budgets, laws=laws, pools=pools, level=each, flips=flips, seed=next(streams)
+        )
+        if mismatch:
+            mismatches[name] = _mismatches(gram, budgets, level, seed)
     return Certification(
-        certificates={
-            name: certificate(
-                gram,
-                budgets,
-                laws=laws,
-                pools=pools,
-                level=each,
-                flips=flips,
-                seed=stream,
-            )
-            for (name, gram), stream in zip(grams.items(), streams, strict=True)
-        },
+        certificates=certificates,
         poolings=poolings,
         target=target,
         level=level,
         simultaneous=simultaneous,
-        mismatches={name: _mismatches(gram, budgets, level, seed) for name, gram in grams.items()}
-        if mismatch
-        else {},
+        mismatches=mismatches,
     )
 
 

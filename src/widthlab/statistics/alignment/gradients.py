@@ -103,6 +103,31 @@ def activation_gradients(
         yield ActivationGradients(spool.opened(), poolings, found)
 
 
+def each_gram(
+    model: nn.Module,
+    points: Points,
+    losses: Losses,
+    train: Iterable[Any],
+    test: Iterable[Any],
+    *,
+    mask: Mask | None = None,
+) -> Iterator[tuple[str, Grams]]:
+    """Yield the Gram matrices of training and test gradients, point by point.
+
+    Arguments and errors are those of `activation_gradients`; all points are measured before the
+    first is yielded. One point's matrices are in memory at a time, unless they are kept.
+    """
+    first_name, second_name = "training loader", "test loader"
+    # Both, before a long pass over the first.
+    train, test = several(train, first_name), several(test, second_name)
+    with (
+        activation_gradients(model, points, losses, train, mask=mask, name=first_name) as first,
+        activation_gradients(model, points, losses, test, mask=mask, name=second_name) as second,
+    ):
+        for name, rows in first.rows.items():
+            yield name, gram_matrices(rows, second.rows[name])
+
+
 def alignment_grams(
     model: nn.Module,
     points: Points,
@@ -117,14 +142,7 @@ def alignment_grams(
     Arguments and errors are those of `activation_gradients`. What remains is the Gram matrices; the
     rows are gone.
     """
-    first_name, second_name = "training loader", "test loader"
-    # Both, before a long pass over the first.
-    train, test = several(train, first_name), several(test, second_name)
-    with (
-        activation_gradients(model, points, losses, train, mask=mask, name=first_name) as first,
-        activation_gradients(model, points, losses, test, mask=mask, name=second_name) as second,
-    ):
-        return {name: gram_matrices(rows, second.rows[name]) for name, rows in first.rows.items()}
+    return dict(each_gram(model, points, losses, train, test, mask=mask))
 
 
 class _Watch:
