@@ -92,6 +92,7 @@ def certify(
         )
         if mismatch:
             mismatches[name] = _mismatches(gram, budgets, level, seed)
+        del gram  # before the next one is made
     return Certification(
         certificates=certificates,
         poolings=poolings,

@@ -79,7 +79,8 @@ def activation_gradients(
     """
     poolings = insertion_points(model, points)
     batches = several(batches, name)
-    values: list[NDArray[np.float64]] = []
+    # Python's numbers: small arrays kept between large ones that are freed make the heap grow.
+    values: list[float] = []
     with TemporaryDirectory(prefix="widthlab-") as folder, ExitStack() as files:
         spool = _Spool(Path(folder), list(poolings), files)
         watch = _Watch(list(poolings))
@@ -93,8 +94,8 @@ def activation_gradients(
                 for point, gradient in zip(poolings, gradients, strict=True):
                     rows = poolings[point].pool(gradient, chosen)
                     spool.add(point, rows.detach().cpu().numpy(), number)
-                values.append(loss.detach().to("cpu", torch.float64).numpy())
-        found = np.concatenate(values) if values else np.empty(0)
+                values.extend(loss.detach().to("cpu", torch.float64).tolist())
+        found = np.array(values, dtype=np.float64)
         if len(found) < LEAST_SAMPLES:
             raise WidthlabError(
                 f"an alignment certificate needs at least {LEAST_SAMPLES} samples, but the {name} "

@@ -13,7 +13,7 @@ from widthlab.errors import WidthlabError
 
 Array = NDArray[np.float64]
 
-CHUNK_BYTES = 2**25
+CHUNK_BYTES = 2**24
 """Memory of the rows that are in float64 at a time."""
 MAPPED_BYTES = 2**23
 """Memory of the files of rows that are mapped at a time."""
@@ -85,4 +85,7 @@ def _read(rows: NDArray[np.floating], columns: slice, out: Array) -> None:
 def centred(gram: Array) -> Array:
     """Return H C H', the inner products (n₁, n₂) once each side's mean is taken off its samples."""
     rows, columns = gram.mean(axis=1, keepdims=True), gram.mean(axis=0, keepdims=True)
-    return np.asarray(gram - rows - columns + gram.mean())
+    found = gram - rows
+    found -= columns
+    found += gram.mean()
+    return found
