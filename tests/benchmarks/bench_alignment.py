@@ -25,6 +25,7 @@ from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 import widthlab
 from widthlab import models, specs
 from widthlab.certification.losses import losses_of
+from widthlab.statistics.alignment.gradients import activation_gradients
 
 SAMPLES = 512
 AT_MOST = 1.3
@@ -111,6 +112,19 @@ def passes(case: Case, points: list[str], sequences: int) -> dict[str, list[Tens
     return found
 
 
+def check(case: Case) -> None:
+    """Raise RuntimeError where the direct way and the library have different gradients."""
+    model, batches, points = case
+    expected = passes(case, points, 4)
+    losses = losses_of("cross_entropy")
+    with activation_gradients(model, points, losses, batches[:2]) as found:
+        for point, rows in expected.items():
+            difference = torch.stack(rows) - torch.tensor(found.rows[point][:4])
+            error = float(difference.norm() / torch.stack(rows).norm())
+            if not error < 1e-4:
+                raise RuntimeError(f"gradients at {point} differ by {error:.1e}")
+
+
 def moments(rows: Tensor) -> tuple[float, float, float]:
     """Return |μ|², μ'Σμ and tr Σ² with an explicit covariance."""
     mean = rows.mean(0)
@@ -152,6 +166,7 @@ def rows() -> Iterator[Pair]:
             yield Pair(what, "certify", "forward, backward", *times, at_most=AT_MOST)
         yield _memory()
         case = text(512, 16, SAMPLES)
+        check(case)
         fast = partial(core_seconds, partial(certify, case))
         name = f"GPT-NeoX width 512, 6 blocks, {SAMPLES} sequences of 16, {len(case[2])} points"
         for together, required in ((False, FASTER), (True, None)):
