@@ -1,5 +1,8 @@
 """`widthlab certify`: networks that are not ours on image folders and text, and its errors."""
 
+import re
+import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -30,14 +33,15 @@ def broken():
 def number():
     return 3
 """
-SHARED = Path(__file__).parents[2].parent / "shared" / "data"
+README = Path(__file__).parents[2] / "README.md"
+SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A module with factories, images in two classes, weights, a text and a tiny GPT-NeoX."""
     folder = tmp_path_factory.mktemp("owned")
-    (folder / "mynets.py").write_text(FACTORY)
+    (folder / "nets.py").write_text(FACTORY)
     generator = np.random.default_rng(0)
     for part, count in (("train", 10), ("test", 8)):
         for name, level in (("dark", 60), ("light", 180)):
@@ -84,7 +88,7 @@ def run(*arguments):
     return result.exit_code, result.stdout, result.stderr
 
 
-RESNET = ("--model", "mynets:resnet", "--data", "images", "--size", "32", "--points", "layer4")
+RESNET = ("--model", "nets:resnet", "--data", "images", "--size", "32", "--points", "layer4")
 NEOX = ("--model", "neox", "--data", "text.txt", "--points", "gpt_neox.layers.*", "--length", "16")
 
 
@@ -140,10 +144,10 @@ def test_that_nothing_is_certified_is_no_error(folder):
     [
         (("--model", "nothing"), "nothing is no folder of a transformers model; name one, or a fa"),
         (("--model", "nothing:net"), "nothing:net cannot be imported: No module named 'nothing'"),
-        (("--model", "mynets:none"), "mynets:none cannot be imported: module 'mynets' has no att"),
-        (("--model", "mynets:torch"), "mynets:torch is no function, but a module"),
-        (("--model", "mynets:number"), "returns a int; it must return a torch.nn.Module"),
-        (("--model", "mynets:broken"), "failed when it was called without arguments: 'a part"),
+        (("--model", "nets:none"), "nets:none cannot be imported: module 'nets' has no att"),
+        (("--model", "nets:torch"), "nets:torch is no function, but a module"),
+        (("--model", "nets:number"), "returns a int; it must return a torch.nn.Module"),
+        (("--model", "nets:broken"), "failed when it was called without arguments: 'a part"),
         (("--model", "neox"), "neox cannot be read as a model of transformers for images"),
         (("--model", "images"), "images cannot be read as a model of transformers for images"),
         (("--checkpoint", "none.pt"), "--checkpoint: none.pt is not a file"),
@@ -157,7 +161,7 @@ def test_that_nothing_is_certified_is_no_error(folder):
         ),
         (("--data", "none"), "none is neither a folder nor a file"),
         (("--data", "binary.txt"), "binary.txt cannot be read as UTF-8 text"),
-        (("--data", "text.txt"), "mynets:resnet does not run on batches of shape (30, 128) from t"),
+        (("--data", "text.txt"), "nets:resnet does not run on batches of shape (30, 128) from t"),
         (("--data", "text.txt", "--length", "9000"), "are more than the 0 in the training part"),
         (("--data", "neox"), "holds 0 class folders"),
         (("--points", "lair1"), "insertion point 'lair1' is not a module of ResNet"),
@@ -248,6 +252,41 @@ def test_normalisation_as_given(folder):
 def test_a_folder_without_images_is_refused(folder):
     with pytest.raises(WidthlabError, match="class folders"):
         image_batches(Path("neox"), Choice(), size=8)
+
+
+def _blocks(language):
+    """The blocks of code of this language in the README's section on networks of one's own."""
+    text = README.read_text(encoding="utf-8")
+    section = text.split("## On your own network\n")[1].split("\n## ")[0]
+    return re.findall(rf"```{language}\n(.*?)```", section, flags=re.DOTALL)
+
+
+def test_the_commands_of_the_readme(folder, tmp_path, monkeypatch):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(folder / "neox", tmp_path / "pythia")
+    shutil.copy(folder / "text.txt", tmp_path / "book.txt")
+    monkeypatch.chdir(tmp_path)
+    (commands,) = _blocks("sh")
+    lines = [shlex.split(line) for line in commands.strip().splitlines()]
+    assert [line[:2] for line in lines] == [["widthlab", "certify"]] * 3
+    for line in lines:
+        code, out, err = run(*line[2:])
+        assert code == 0, err
+        assert "That a step harms the held-out loss" in out
+    assert (tmp_path / "certificates.zarr").is_dir()
+
+
+def test_the_python_of_the_readme(folder, capsys):
+    (code,) = _blocks("python")
+    train, test = image_batches(Path("images"), Choice(batch_size=8), size=16)
+    names = {
+        "model": torchvision.models.resnet18(num_classes=2),
+        "train_loader": train,
+        "test_loader": test,
+    }
+    exec(code, names)
+    assert names["certification"].budgets == ((64, 64),)
+    assert "layer2" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="../shared/data is not here")

@@ -8,6 +8,7 @@ import torch
 from owned import loader, neox, perceptron, sentences
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
+from transformers import BertConfig, BertForMaskedLM
 
 import widthlab
 from widthlab.certification.losses import losses_of, outputs_and_labels, padding
@@ -106,6 +107,22 @@ def test_labels_that_are_not_those_of_a_causal_model_are_not_shifted():
     values = torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(0))
     outputs, labels = outputs_and_labels(Pooled(), {"values": values, "labels": torch.arange(4)})
     assert (outputs.shape, labels.tolist()) == ((4, 5), [0, 1, 2, 3])
+
+
+def test_labels_of_masked_language_models_are_not_shifted():
+    """As their own loss has it: the mean over all labels of sequences of one length."""
+    config = BertConfig(
+        vocab_size=20,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        max_position_embeddings=8,
+    )
+    model = BertForMaskedLM(config).eval()
+    tokens = torch.randint(0, 20, (3, 6), generator=torch.Generator().manual_seed(0))
+    batch = {"input_ids": tokens, "labels": tokens.flip(1)}
+    torch.testing.assert_close(losses_of(EACH)(model, batch).mean(), model(**batch).loss)
 
 
 @pytest.mark.parametrize(

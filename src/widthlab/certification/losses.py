@@ -136,5 +136,8 @@ def _tensor(output: Any) -> Tensor:
 
 def _causal(model: nn.Module) -> bool:
     """Say whether a model of transformers has the loss of a causal language model."""
-    # None is what transformers take for the default, that of causal models.
-    return getattr(model, "loss_type", "") in ("ForCausalLM", None)
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return False
+    # None is what transformers take for the default, that of causal models; those of images and
+    # text generate on condition of what is before the text.
+    return getattr(model, "loss_type", "") in ("ForCausalLM", "ForConditionalGeneration", None)
