@@ -85,7 +85,7 @@ def _read(rows: NDArray[np.floating], columns: slice, out: Array) -> None:
 def centred(gram: Array) -> Array:
     """Return H C H', the inner products (n₁, n₂) once each side's mean is taken off its samples."""
     rows, columns = gram.mean(axis=1, keepdims=True), gram.mean(axis=0, keepdims=True)
-    found = gram - rows
+    found: Array = gram - rows
     found -= columns
     found += gram.mean()
     return found
