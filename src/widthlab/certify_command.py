@@ -103,7 +103,7 @@ class _Numbers(click.ParamType[tuple[Any, ...]]):
     "--length",
     default=128,
     show_default=True,
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=2),
     help="Tokens of a sequence of text.",
 )
 @click.option("--out", type=Path, help="Write all numbers to a .zarr folder or a .nc file.")

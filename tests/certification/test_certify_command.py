@@ -160,9 +160,9 @@ def test_that_nothing_is_certified_is_no_error(folder):
             "lacks conv1.weight, bn1.weight, bn1.bias and",
         ),
         (("--data", "none"), "none is neither a folder nor a file"),
-        (("--data", "binary.txt"), "binary.txt cannot be read as UTF-8 text"),
-        (("--data", "text.txt"), "nets:resnet does not run on batches of shape (30, 128) from t"),
-        (("--data", "text.txt", "--length", "9000"), "are more than the 0 in the training part"),
+        (("--data", "binary.txt"), "binary.txt is not text in UTF-8"),
+        (("--data", "text.txt"), "nets:resnet does not run on batches of shape (31, 128) from t"),
+        (("--data", "text.txt", "--length", "9000"), "--data: length: 9000 is too long"),
         (("--data", "neox"), "holds 0 class folders"),
         (("--points", "lair1"), "insertion point 'lair1' is not a module of ResNet"),
         (("--train-samples", "3"), "at least 4 samples, but the training loader gave 3"),
@@ -210,19 +210,25 @@ def test_an_existing_file_is_not_overwritten(folder):
     assert "weights.nc exists already" in err
 
 
-def test_sequences_do_not_overlap_and_end_with_the_next_token(folder, tmp_path):
-    path = tmp_path / "numbers.txt"
-    path.write_text(" ".join(map(str, range(1000, 3000))))
-    train, test = text_batches(path, Choice(batch_size=4), length=16)
-    text = path.read_bytes()
-    whole = torch.cat([train.x, train.y[:, -1:]], dim=1)
-    pieces = [bytes(row.tolist()) for row in whole]
-    starts = [text.index(piece) for piece in pieces]
-    assert len(set(starts)) == len(starts)
-    assert all(start % 17 == 0 and start + 17 <= 0.8 * len(text) + 1 for start in starts)
-    assert torch.equal(train.x[:, 1:], train.y[:, :-1])
-    assert not set(pieces) & {bytes(row.tolist()) for row in test.x}
-    assert sum(len(x) for x, _ in train) == len(train.x)
+def test_sequences_are_those_of_the_text(folder):
+    """Whose own tests say how they are cut; here, how many are taken and with what tokens."""
+    choice = Choice(batch_size=4, train_samples=20)
+    train, test = text_batches(Path("text.txt"), choice, length=16)
+    assert train.x.shape == train.y.shape == (20, 16)
+    assert train.x.max() > 12
+    assert sum(len(x) for x, _ in train) == 20
+    counted = (test.y != -100)[:, 1:]
+    assert torch.equal(test.x[:, 1:][counted], test.y[:, :-1][counted])
+    words, _ = text_batches(Path("text.txt"), choice, length=16, tokenizer=Path("spoken"))
+    assert words.x.max() < 12
+    with pytest.raises(WidthlabError, match="20 is more than"):
+        text_batches(Path("text.txt"), choice, length=1000)
+
+
+def test_another_kind_of_tokenizer_is_refused(folder, tmp_path):
+    (tmp_path / "tokenizer.model").touch()
+    with pytest.raises(WidthlabError, match=r"has a tokenizer, but no tokenizer.json; save one"):
+        text_batches(Path("text.txt"), Choice(), length=16, tokenizer=tmp_path)
 
 
 def test_batches_are_at_least_two(folder):

@@ -5,24 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from rich.console import Console
 from rich.progress import track
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from widthlab import specs
 from widthlab.data.fingerprint import class_folders, parts
 from widthlab.data.imagefolder import prepare_imagefolder
+from widthlab.data.pretrained import TOKENIZER
 from widthlab.data.splits import split
+from widthlab.data.textfile import prepare_textfile
 from widthlab.errors import WidthlabError
 
 SAMPLES = 512
 """Training and test samples where nothing is asked for."""
+
+
+Spec = TypeVar("Spec", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -86,18 +90,15 @@ def image_batches(
     Raises WidthlabError for a folder that cannot be used, or too few samples.
     """
     train, test = _image_counts(path, choice)
-    try:
-        spec = specs.ImageFolder(
-            path=str(path),
-            size=size,
-            test_fraction=choice.test_fraction,
-            train_samples=train,
-            test_samples=test,
-            split_seed=choice.seed,
-        )
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise WidthlabError(f"--data: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    spec = _parsed(
+        specs.ImageFolder,
+        path=str(path),
+        size=size,
+        test_fraction=choice.test_fraction,
+        train_samples=train,
+        test_samples=test,
+        split_seed=choice.seed,
+    )
     data = prepare_imagefolder(spec)
     normalise = data.normalise
     if mean is not None and std is not None:
@@ -117,32 +118,47 @@ def text_batches(
 ) -> tuple[Batches, Batches]:
     """Return training and test sequences (n, length) of a text file, with their next tokens.
 
-    Tokens are those of the tokenizer in a folder of transformers, or bytes. The last part of the
-    text, `test_fraction` of it, is the test's; sequences do not overlap, and are drawn at random.
-    Raises WidthlabError for a file that is no text or too short.
+    They are those of `data.textfile`: tokens of the tokenizer.json in a folder, or bytes where it
+    has no tokenizer; the end of the text is the test's; sequences are drawn at random. Raises
+    WidthlabError for a file that is no text or too short, and for another kind of tokenizer.
     """
+    name = "bytes"
+    if tokenizer is not None and (tokenizer / TOKENIZER).exists():
+        name = str(tokenizer.resolve())
+    elif tokenizer is not None and any(tokenizer.glob("tokenizer*")):
+        raise WidthlabError(
+            f"--model: {tokenizer} has a tokenizer, but no {TOKENIZER}; save one there with the "
+            "tokenizer's save_pretrained"
+        )
+    spec = _parsed(
+        specs.TextFile,
+        path=str(path),
+        tokenizer=name,
+        length=length,
+        test_fraction=choice.test_fraction,
+        train_samples=choice.train_samples,
+        test_samples=choice.test_samples,
+        split_seed=choice.seed,
+    )
+    # No folder is needed, since nothing is downloaded.
+    data = prepare_textfile(spec, path.parent)
+    # Their order is random, so that the first are a choice.
+    train, test = choice.train_samples or SAMPLES, choice.test_samples or SAMPLES
+    return (
+        Batches(data.train_x[:train], data.train_y[:train], choice.batch_size, "training"),
+        Batches(data.test_x[:test], data.test_y[:test], choice.batch_size, "test"),
+    )
+
+
+def _parsed(kind: type[Spec], **values: Any) -> Spec:
+    """Return a specification; raises WidthlabError with the first thing that is wrong."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise WidthlabError(f"--data: {path} cannot be read as UTF-8 text: {error}") from None
-    held_out = len(text) - round(choice.test_fraction * len(text))
-    generator = np.random.default_rng(choice.seed)
-    found: list[Batches] = []
-    for name, key, part, wanted in (
-        ("training", "--train-samples", text[:held_out], choice.train_samples),
-        ("test", "--test-samples", text[held_out:], choice.test_samples),
-    ):
-        tokens = _tokens(part, tokenizer)
-        there = len(tokens) // (length + 1)
-        if there < (wanted or 1):
-            raise WidthlabError(
-                f"{key}: {wanted or 1} sequences of {length} tokens are more than the {there} in "
-                f"the {name} part of {path}; take fewer, a smaller --length, or a longer text"
-            )
-        rows = np.sort(generator.permutation(there)[: wanted or SAMPLES])
-        windows = torch.from_numpy(tokens[: there * (length + 1)].reshape(there, -1)[rows])
-        found.append(Batches(windows[:, :-1], windows[:, 1:], choice.batch_size, name))
-    return found[0], found[1]
+        return kind(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        words = first["msg"].removeprefix("Value error, ")
+        raise WidthlabError(f"--data: {f'{where}: ' if where else ''}{words}") from None
 
 
 def _image_counts(path: Path, choice: Choice) -> tuple[int, int]:
@@ -161,25 +177,3 @@ def _image_counts(path: Path, choice: Choice) -> tuple[int, int]:
         choice.train_samples or min(SAMPLES, max(1, there[0])),
         choice.test_samples or min(SAMPLES, max(1, there[1])),
     )
-
-
-def _tokens(text: str, tokenizer: Path | None) -> NDArray[np.int64]:
-    if tokenizer is None or not any(tokenizer.glob("tokenizer*")):
-        return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64)
-    file = tokenizer / "tokenizer.json"
-    try:
-        if file.exists():
-            # Not by transformers, whose class for a model may build another tokenizer of it.
-            tokens = Tokenizer.from_file(str(file)).encode(text, add_special_tokens=False).ids
-        else:
-            from transformers import AutoTokenizer
-
-            reader = AutoTokenizer.from_pretrained(
-                tokenizer, local_files_only=True, trust_remote_code=False
-            )
-            tokens = reader.encode(text, add_special_tokens=False, verbose=False)
-    except Exception as error:  # the library of tokenizers raises nothing more special
-        raise WidthlabError(
-            f"--model: the tokenizer in {tokenizer} cannot be read: {error}"
-        ) from error
-    return np.asarray(tokens, dtype=np.int64)
