@@ -230,8 +230,9 @@ class _Sizes:
         for batch in batches:
             z = inserted.activation(batch)
             lifted = z.double().square().sum(pooling.channels(z.ndim)) + 1
-            if inserted.mask is not None and z.ndim > 2:
-                lifted = lifted * inserted.mask(batch).to(lifted)
+            mask = None if inserted.mask is None else inserted.mask(batch)
+            if mask is not None and z.ndim > 2:
+                lifted = lifted * mask.to(lifted)
             squares.append(lifted.flatten(1).sum(1).cpu() if lifted.ndim > 1 else lifted.cpu())
             self.like = z[:1]
         square = torch.cat(squares)
