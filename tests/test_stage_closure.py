@@ -80,6 +80,8 @@ LANGUAGE = {
     },
     "fixed": {
         "model": {"name": "llama", "initialisation": "fixed"},
+        "depth": 1,
+        "seeds": 2,
         "data": TEXT,
         "training": {"steps": 1, "snapshots": 2},
     },
@@ -93,7 +95,7 @@ LANGUAGE = {
         "data": {**TEXT, "tokenizer": "narrow", "path": "text.txt"},
     },
 }
-FAMILY = {"width": [8, 16], "depth": 1, "seeds": 2}
+FAMILY = {"width": [8, 16]}
 SECTIONS = [
     {
         "alignment": {**FAMILIES, "step_samples": [2, 4], "held_out_samples": [2], "draws": 5},

@@ -159,6 +159,20 @@ def judge_above(bound: float, measured: float, low: float, high: float) -> Judge
     return _one_sided(bound, measured, low, high, below=False)
 
 
+def judge_within(ends: tuple[float, float], measured: float, low: float, high: float) -> Judgement:
+    """Judge the claim that a quantity lies between two numbers: all of its interval must."""
+    unusable = _unusable(measured, low, high, sum(ends))
+    if unusable:
+        return unusable
+    interval = f"measured {measured:.4g} [{low:.4g}, {high:.4g}]"
+    band = f"{ends[0]:.4g} to {ends[1]:.4g}"
+    if ends[0] <= low and high <= ends[1]:
+        return Judgement("holds", f"{interval} lies entirely in {band}")
+    if high < ends[0] or low > ends[1]:
+        return Judgement("fails", f"{interval} lies entirely outside {band}")
+    return Judgement("undecided", f"{interval} reaches out of {band}")
+
+
 def judge_sign(sign: Literal[-1, 1], measured: float, low: float, high: float) -> Judgement:
     """Judge the claim that a quantity, a slope for instance, is positive (1) or negative (-1)."""
     if sign not in (-1, 1):

@@ -9,6 +9,7 @@ from gradient_families import measured_of, section_of
 from widthlab.claims import from_json
 from widthlab.experiments import alignment
 from widthlab.experiments.alignment.claims import claims
+from widthlab.experiments.shared.base import Measured
 from widthlab.experiments.shared.networks import last_snapshot, side_by_side
 from widthlab.report.figures import Figure
 from widthlab.specs import MLP, Network
@@ -78,11 +79,11 @@ def test_a_bound_that_is_exceeded_fails():
     dataset = side_by_side(measured_of(section, noise))
     for name in ("b_exact", "b_exact_limit", "b_align"):
         dataset[name] = dataset[name] * 0 + 0.1
-    claim = next(c for c in claims(section, dataset) if c.id.endswith(".bounds"))
+    claim = next(c for c in claims(dataset) if c.id.endswith(".bounds"))
     assert claim.verdict == "fails"
     # What an upper limit still covers is no failure, and no success.
     dataset["b_exact_limit"] = dataset["b_exact_limit"] * 0 + 0.9
-    claim = next(c for c in claims(section, dataset) if c.id.endswith(".bounds"))
+    claim = next(c for c in claims(dataset) if c.id.endswith(".bounds"))
     assert claim.verdict == "undecided"
     assert "within its upper limit" in claim.reason
 
@@ -95,6 +96,39 @@ def test_a_diverged_network_is_counted_and_has_no_end():
     assert np.isnan(end["d_align"].to_numpy()[lost]).all()
     assert "only 3 of 4 seeds are finite" in found["alignment.mlp.width"].reason
     assert "11 of 12 networks are finite to the end" in alignment.figures(dataset)[0].caption
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_networks_of_one_snapshot_have_an_end_and_no_beginning(mixed):
+    """As pretrained ones have, or any with `snapshots: last`."""
+    cells = measured_of(section_of(alignment, step_samples=[2, 8], held_out_samples=[2, 8]), linear)
+    single = [Measured("single", one.cell, one.statistics.isel(snapshot=[1])) for one in cells[:6]]
+    section = section_of(alignment, step_samples=[2, 8], held_out_samples=[2, 8])
+    dataset = alignment.sweep(section, [*cells[:6], *single] if mixed else single)
+    found = {claim.id: claim for claim in from_json(dataset.attrs["claims"])}
+    assert "alignment.single.width_start" not in found
+    assert ("alignment.mlp.width_start" in found) == mixed
+    own = dataset.isel(network=dataset["family"].to_numpy() == "single")
+    end = last_snapshot(own).sel(laws="different")
+    np.testing.assert_array_equal(end["step"], 3)
+    assert end["signal"].notnull().all()
+    assert np.isfinite(found["alignment.single.mismatch_k"].measured)
+    assert len(alignment.figures(dataset)) == 5
+
+
+def test_a_width_without_a_dimension_decides_nothing():
+    """Zeros have no logarithm: a law of the other widths is no law of all."""
+    _, found = judged(lambda width: linear(width) if width < 32 else noise(width))
+    assert found["alignment.mlp.width"].verdict == "undecided"
+    assert found["alignment.mlp.linear"].verdict == "undecided"
+
+
+def test_what_diverged_says_nothing_of_mismatches():
+    lost = {(16, seed) for seed in range(4)} | {(32, seed) for seed in range(4)}
+    _, found = judged(linear, lost=lost)
+    assert found["alignment.mlp.mismatch_width"].verdict == "undecided"
+    assert found["alignment.mlp.width"].verdict == "undecided"
+    assert found["alignment.mlp.width_start"].verdict == "holds"
 
 
 def test_families_of_different_widths_and_depths_stand_side_by_side():
@@ -122,7 +156,10 @@ def test_families_of_different_widths_and_depths_stand_side_by_side():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"step_samples": [65]}, "step_samples: 65 is too many, train_samples is 64"),
+        (
+            {"step_samples": [65]},
+            "step_samples: 65 is too many, two blocks of them need 130",
+        ),
         ({"test_samples": 65}, "test_samples: 65 is too many, families.mlp.data has 64"),
         ({"family": {"model": {"name": "resnet20"}}}, "resnet20 takes images"),
         ({"families": {}}, "families"),

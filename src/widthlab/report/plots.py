@@ -65,6 +65,10 @@ def series(
         groups = [(value, data[data[hue] == value]) for value in ordered]
         colours = (ordered_colours if kind == "ordered" else category_colours)(ordered)
     floor = float(data[y].min()) / 10 if scales[1] == "log" else -math.inf
+    if scales[1] == "log" and data[y].nunique() == 1:
+        # One value has no range of its own, and matplotlib warns of that on a logarithmic axis.
+        place, value = float(data[x].iloc[0]), float(data[y].iloc[0])
+        axes.update_datalim([(place, value / 2), (place, value * 2)])
     for position, (value, group) in enumerate(groups):
         if group.empty:
             continue

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import xarray as xr
 
-from widthlab.experiments.alignment.claims import mean_dimension
+from widthlab.experiments.alignment.growth_claims import mean_dimension
 from widthlab.experiments.shared.frames import curves
 from widthlab.experiments.shared.networks import (
     all_widths,
     counted,
     families_of,
+    first_snapshot,
     last_snapshot,
     over_seeds,
 )
@@ -39,10 +40,10 @@ def figures(dataset: xr.Dataset) -> list[Figure]:
 
 
 def _states(dataset: xr.Dataset) -> dict[str, xr.Dataset]:
-    """Return the networks at the first and the last snapshot, or the last if it is the only one."""
-    end = last_snapshot(dataset)
-    only = dataset.sizes["snapshot"] == 1
-    return {"end": end} if only else {"start": dataset.isel(snapshot=0), "end": end}
+    """Return the networks at initialisation, if any was measured there, and at the end."""
+    start, end = first_snapshot(dataset), last_snapshot(dataset)
+    measured = bool(start["signal"].notnull().any())
+    return {"start": start, "end": end} if measured else {"end": end}
 
 
 def _by_width(dataset: xr.Dataset) -> Figure:

@@ -8,7 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from widthlab.claims import Claim, Judgement, judge_above
+from widthlab.experiments.expansion.measuring import LEVEL
 from widthlab.experiments.shared.networks import by_width, families_of
+from widthlab.statistics.alignment.expansion_bounds import VERDICTS
+from widthlab.theory.generalisation import hoeffding
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -17,9 +20,7 @@ Array = NDArray[np.float64]
 
 SOURCE = "direct train–test expansion, the project's theory, section 4 (second theorem)"
 CERTIFICATE = "effective alignment dimension, the project's theory, section 4 (first theorem)"
-LEVEL = 0.95
-VACUOUS = 2
-"""Number of that verdict; see `statistics.alignment.expansion_bounds.VERDICTS`."""
+VACUOUS = VERDICTS.index("vacuous bound")
 
 
 def claims(dataset: xr.Dataset) -> list[Claim]:
@@ -101,7 +102,7 @@ def vacuous(name: str, own: xr.Dataset) -> Claim:
     words = (
         f"2(ε_M + ε_K) leaves nothing to say in {count} of {every} expansions, and in "
         f"{int(paired.sum())} by the paired bound; to certify what was gained, either would need "
-        f"M = K of at least {_number(least[0])} and {_number(least[1])}"
+        f"M = K of at least {_number(least[0])} and {_number(least[1])}{_counts(own)}"
     )
     return Claim(
         id=f"{name}.vacuous",
@@ -197,6 +198,15 @@ def aligned(name: str, own: xr.Dataset) -> Claim:
         verdict=verdict.verdict,
         reason=f"share − (1 − B_align), mean over networks: {verdict.reason}; {words}",
     )
+
+
+def _counts(own: xr.Dataset) -> str:
+    """Say what of the generic bound is due to the numbers of samples alone, whatever the block."""
+    if "step_samples" not in own.attrs:
+        return ""
+    counts = (own.attrs["step_samples"], own.attrs["held_out_samples"])
+    share = 2 * sum(hoeffding(n, 1.0, (1 - LEVEL) / 2) for n in counts)
+    return f"; Hoeffding's term alone, of a block without size, is {share:.2g} of the cap"
 
 
 def _bounds(own: xr.Dataset) -> list[str]:

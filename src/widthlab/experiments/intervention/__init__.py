@@ -164,7 +164,7 @@ def sweep(section: Section, measured: list[Measured]) -> xr.Dataset:
         "step_samples": section.step_samples,
         "held_out_samples": section.held_out_samples,
     }
-    dataset.attrs["claims"] = to_json(claims(section, dataset))
+    dataset.attrs["claims"] = to_json(claims(dataset))
     return dataset
 
 

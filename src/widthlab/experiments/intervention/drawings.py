@@ -20,7 +20,7 @@ RATIOS = (-1.0, 3.0)
 
 def figures(dataset: xr.Dataset) -> list[Figure]:
     """Return all figures; none where no network was measured."""
-    return [_by_scale(dataset), _draws(dataset)] if "ratio" in dataset else []
+    return [_by_scale(dataset), _ends(dataset), _draws(dataset)] if "ratio" in dataset else []
 
 
 def _by_scale(dataset: xr.Dataset) -> Figure:
@@ -68,6 +68,36 @@ def _by_scale(dataset: xr.Dataset) -> Figure:
         f"{counted(dataset)}.",
         "Ratio of observed to predicted change and share of equal signs against the step size, a "
         "line for each width.",
+        data,
+    )
+
+
+def _ends(dataset: xr.Dataset) -> Figure:
+    data = over_seeds(dataset, dataset["first_order_end"].median("layer"), "end")
+    never = int(
+        (dataset["first_order_end"].isnull() & dataset["ratio"].notnull().any("scale")).sum()
+    )
+    with canvas() as page:
+        (axes,) = page.axes
+        plots.loglog(
+            axes,
+            data,
+            x="width",
+            y="end",
+            hue="family",
+            kind="category",
+            low="least",
+            high="most",
+            labels=("width N", "largest first-order step, b over the activation"),
+        )
+        page.legend("family")
+    return page.finish(
+        "intervention-ends",
+        "Where first order ends",
+        "Largest step of the grid up to which the observed change is within 10 % of the predicted "
+        "one at all resolved steps: median over insertion points, mean over seeds; bars: range "
+        f"over seeds. At {never} points of all networks no step is. {counted(dataset)}.",
+        "The largest step that is still of first order, against width, for each family.",
         data,
     )
 

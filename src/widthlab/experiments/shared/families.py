@@ -42,6 +42,17 @@ if TYPE_CHECKING:
     from widthlab.models import Model
 
 
+def _named_once(points: list[str]) -> list[str]:
+    if len(set(points)) != len(points):
+        raise ValueError("has a name twice; write each once")
+    return points
+
+
+Points = Annotated[
+    list[Annotated[str, Field(min_length=1)]], Field(min_length=1), AfterValidator(_named_once)
+]
+
+
 class Family(Spec):
     """Networks of one architecture, trained on one data set at several widths and seeds."""
 
@@ -57,7 +68,7 @@ class Family(Spec):
     """What the networks learn."""
     training: Training = Training()
     """How every network is trained."""
-    points: Annotated[list[str], Field(min_length=1)] | None = None
+    points: Points | None = None
     """Insertion points, names or patterns of modules; left out, the carried signals h_0 … h_L."""
 
     @model_validator(mode="before")

@@ -67,6 +67,14 @@ def _padded(points: list[list[str]], layers: int) -> NDArray[np.str_]:
     return np.array([names + [""] * (layers - len(names)) for names in points], dtype=np.str_)
 
 
+def first_snapshot(dataset: xr.Dataset) -> xr.Dataset:
+    """Return every network's state at initialisation; NaN for one that was not measured there."""
+    steps = dataset["step"]
+    there = (steps.isel(snapshot=0) == 0) & (steps.notnull().sum("snapshot") > 1)
+    found: xr.Dataset = dataset.isel(snapshot=0).where(there)
+    return found
+
+
 def last_snapshot(dataset: xr.Dataset) -> xr.Dataset:
     """Return every network's state at the end of its training; NaN for one that diverged."""
 

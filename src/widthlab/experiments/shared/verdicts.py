@@ -46,10 +46,21 @@ def exponent_claim(
 
 
 def sign_claim(
-    identifier: str, statement: str, source: str, law: PowerLaw, sign: Literal[-1, 1]
+    identifier: str,
+    statement: str,
+    source: str,
+    law: PowerLaw,
+    sign: Literal[-1, 1],
+    *,
+    caveat: str = "",
 ) -> Claim:
-    """Judge the claim that a quantity rises (1) or falls (-1), whatever its exponent."""
+    """Judge the claim that a quantity rises (1) or falls (-1), whatever its exponent.
+
+    A `caveat` says why the data cannot decide.
+    """
     verdict, reason = judge_sign(sign, law.exponent, law.low, law.high)
+    if caveat:
+        verdict, reason = "undecided", f"{reason}, but {caveat}"
     words = _join(f"exponent {reason}", law.reason)
     return _of_law(identifier, statement, source, law, (law.low, law.high), None, verdict, words)
 
