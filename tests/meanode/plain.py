@@ -33,6 +33,30 @@ def stream(network: ResidualNetwork, u: Tensor, v: Tensor | None, h: Tensor) -> 
     return kept
 
 
+def lazy_stream(
+    network: ResidualNetwork, initial: list[Tensor], moves: list[Tensor], h: Tensor
+) -> Tensor:
+    """Return h_L of blocks linearised in their weights (L, units, D) about initial ones."""
+    slopes: dict[str, Callable[[Tensor], Tensor]] = {
+        "tanh": lambda z: 1 - torch.tanh(z) ** 2,
+        "relu": lambda z: (z > 0).to(z.dtype),
+        "linear": torch.ones_like,
+    }
+    s, slope = S[network.activation], slopes[network.activation]
+    kappa = 1 / network.width if network.block == "two_layer" else 1.0
+    for layer in range(network.depth):
+        u, du = initial[0][layer], moves[0][layer]
+        z, p = kappa * h @ u.T, kappa * h @ du.T
+        if network.block == "one_layer":
+            units = (s(z) + slope(z) * p).view(len(h), network.hidden, network.width)
+            total = units.sum(1)
+        else:
+            v, dv = initial[1][layer], moves[1][layer]
+            total = s(z) @ (v + dv) + (slope(z) * p) @ v
+        h = h + network.alpha / (network.depth * network.hidden) * total
+    return h
+
+
 def problem(width: int, inputs: int = 5, kind: str = "squared", seed: int = 0) -> Problem:
     """Return a random task in float64."""
     generator = torch.Generator().manual_seed(seed)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from widthlab.meanode import ResidualNetwork, train
-from widthlab.meanode.engine import Stack, TangentStack
+from widthlab.meanode.companions import companion
+from widthlab.meanode.engine import Stack
 from widthlab.meanode.weights import draw
 
 CPU = torch.device("cpu")
@@ -79,7 +80,7 @@ def test_linearised_network_equals_its_jacobian(network: ResidualNetwork) -> Non
     u, v = draw(network, range(SEEDS), 0, CPU, torch.float64)
     stack = Stack(network, u, v, task.embedding)
     initial = stack.forward().clone()
-    tangent = TangentStack(stack)
+    tangent = companion("tangent", stack)
     rates = (network.raw_rate * 0.3, network.raw_rate * 0.2)
     for _ in range(3):
         h = tangent.forward()
@@ -104,6 +105,32 @@ def test_linearised_network_equals_its_jacobian(network: ResidualNetwork) -> Non
             change = change - sum(steps)
         assert float(change.abs().max()) > 1e-4
         close(found[seed], initial[seed] + change.view_as(initial[seed]))
+
+
+@pytest.mark.parametrize("network", NETWORKS, ids=ids)
+def test_linearised_blocks_equal_autograd(network: ResidualNetwork) -> None:
+    """Steps of networks of linearised blocks, against the formula and autograd."""
+    task = plain.problem(4)
+    u, v = draw(network, range(SEEDS), 0, CPU, torch.float64)
+    lazy = companion("lazy", Stack(network, u, v, task.embedding))
+    rates = (network.raw_rate * 0.3, network.raw_rate * 0.2)
+    for _ in range(3):
+        h = lazy.forward()
+        lazy.descend(task.loss.evaluate(h)[1], *rates)
+    found = lazy.forward()
+    for seed in range(SEEDS):
+        initial = [w[:, seed] for w in (u, v) if w is not None]
+        moves = [torch.zeros_like(w) for w in initial]
+        for _ in range(3):
+            leaves = [move.clone().requires_grad_() for move in moves]
+            end = plain.lazy_stream(network, initial, leaves, task.embedding)
+            gradients = torch.autograd.grad(task.loss.evaluate(end)[0], leaves)
+            pairs = zip(moves, rates, gradients, strict=False)
+            moves = [move - rate * g for move, rate, g in pairs]
+        end = plain.lazy_stream(network, initial, moves, task.embedding)
+        still = plain.stream(network, *initial, *[None] * (2 - len(initial)), task.embedding)[-1]
+        assert float((end - still).abs().max()) > 1e-4
+        close(found[seed], end.detach())
 
 
 @pytest.mark.parametrize("kind", ["squared", "cross_entropy", "embedding"])

@@ -26,7 +26,7 @@ def test_gauss_collocation_has_its_order(order: int, power: int) -> None:
             return torch.cos(3 * s[nodes]) * y**2 / 2
 
         start = torch.ones(1, dtype=torch.float64)
-        y, slopes, end = rule.forward(start, field, start.expand(rule.count, 1).clone())
+        _, slopes, end = rule.forward(start, field, start.expand(rule.count, 1).clone())
         exact = 1 / (1 - math.sin(3.0) / 6)
         middle = rule.between(start, slopes, [0.0, 1.0])
         torch.testing.assert_close(middle, torch.stack([start, end]))
@@ -78,9 +78,7 @@ def test_matrix_blocks_have_a_closed_form() -> None:
     """φ = Z h: h(1) = h_0 exp(αz), z ← z − (η/α)·h_0·g·∂ℓ/∂h(1), since h(s) b(s) is constant."""
     network = ResidualNetwork(1, 1, 3, "one_layer", "linear", alpha=1.3)
     task, eta, steps = diagonal(), 4.0, 6
-    found = solve(
-        network, task, eta=eta, steps=steps, positions=[0.25], particles=16, replicates=2
-    )
+    found = solve(network, task, eta=eta, steps=steps, positions=[0.25], particles=16, replicates=2)
     h0 = task.embedding.diag()
     z = torch.zeros(3, dtype=torch.float64)
     for step in range(steps + 1):
@@ -101,9 +99,7 @@ def test_finite_matrix_blocks_are_the_euler_scheme_of_the_closed_form() -> None:
     h0 = task.embedding.diag()
     errors = []
     for depth in (256, 512):
-        network = ResidualNetwork(
-            depth, 2, 3, "one_layer", "linear", alpha=alpha, sigma_u=0.0
-        )
+        network = ResidualNetwork(depth, 2, 3, "one_layer", "linear", alpha=alpha, sigma_u=0.0)
         found = train(network, task, eta=eta, steps=steps, seeds=1, dtype=torch.float64)
         z, limit_z = (torch.zeros(3, dtype=torch.float64) for _ in range(2))
         for step in range(steps + 1):
@@ -122,9 +118,7 @@ def test_finite_matrix_blocks_are_the_euler_scheme_of_the_closed_form() -> None:
 @pytest.mark.parametrize("block", ["two_layer", "perceptron"])
 def test_linear_perceptrons_have_a_closed_form(block: str) -> None:
     """D = 1: h(1) = h_0 exp(α m), m = E uv and p = E u² + E v² a recursion of their own."""
-    network = ResidualNetwork(
-        1, 1, 1, block, "linear", alpha=1.2, sigma_u=0.8, sigma_v=1.1
-    )
+    network = ResidualNetwork(1, 1, 1, block, "linear", alpha=1.2, sigma_u=0.8, sigma_v=1.1)
     h0 = torch.tensor([[0.7], [-1.0]], dtype=torch.float64)
     task = Problem(h0, EmbeddingLoss(1.6 * h0))
     # Four particles with exactly the second moments of the law.

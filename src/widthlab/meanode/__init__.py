@@ -1,11 +1,13 @@
 """Deep residual networks whose limit is a neural mean ODE, and that limit.
 
 `train` runs finite networks, many seeds at once; `solve` is the limit by particles in depth,
-`reference` the limit by large networks, and `solve_tangent` that of the lazy regime; `deviation`
-splits the distance to a limit into its Euler and its sampling part.
+`reference` the limit by large networks; `solve_lazy` is the ODE to which the limit tends as α grows
+and `solve_tangent` that linearised in the stream too; `deviation` splits the distance to a limit
+into its Euler and its sampling part.
 """
 
 from widthlab.meanode.deviations import Deviation, deviation
+from widthlab.meanode.lazy import solve_lazy
 from widthlab.meanode.limit import solve
 from widthlab.meanode.network import ResidualNetwork
 from widthlab.meanode.problems import EmbeddingLoss, Problem, ReadoutLoss, embed, readout
@@ -25,6 +27,7 @@ __all__ = [
     "readout",
     "reference",
     "solve",
+    "solve_lazy",
     "solve_tangent",
     "train",
 ]

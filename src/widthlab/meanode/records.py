@@ -11,15 +11,18 @@ from torch import Tensor
 
 _ENDINGS: dict[str, tuple[str, ...]] = {
     "embedding": ("input", "coordinate"),
-    "embedding_linearised": ("input", "coordinate"),
+    "embedding_tangent": ("input", "coordinate"),
+    "embedding_lazy": ("input", "coordinate"),
     "output": ("input", "output_coordinate"),
     "stream": ("position", "input", "coordinate"),
 }
 _DESCRIPTIONS = {
     "loss": "full-batch loss",
-    "loss_linearised": "loss of the network linearised about its initial weights",
+    "loss_tangent": "loss of the network linearised about its initial weights",
+    "loss_lazy": "loss of the network of blocks linearised about their initial weights",
     "embedding": "last embedding h_L",
-    "embedding_linearised": "last embedding of the linearised network",
+    "embedding_tangent": "last embedding of the linearised network",
+    "embedding_lazy": "last embedding of the network of linearised blocks",
     "output": "f = W_Uᵀ h_L/D",
     "stream": "embedding h at a relative depth",
     "preactivation": "rms of the pre-activations at initialisation",
@@ -66,8 +69,8 @@ class Record:
         )
         variables: dict[str, object] = {}
         for name, array in self._arrays.items():
-            # The linearised network has a fate of its own.
-            if not name.endswith("_linearised"):
+            # Linearised networks have a fate of their own.
+            if not name.endswith(("_tangent", "_lazy")):
                 array[gone] = np.nan
             variables[name] = (
                 ("seed", "step", *_ENDINGS.get(name, ("layer_group",))[: array.ndim - 2]),

@@ -1,9 +1,10 @@
-"""The tangent (linearised) ODE: the mean ODE linearised in its weights about the initial law.
+"""The tangent ODE: the mean ODE as a whole linearised in its weights about the initial law.
 
-To it the mean ODE tends as α → ∞. At initialisation E φ = 0, so that the stream stays at h_0 and
-its gradient at b(1) for all s: the kernel is the same at every depth, deterministic and known in
-closed form or by one quadrature (`theory.deep_limits`), and gradient descent is a recursion of the
-last embedding alone. It does not depend on α.
+At initialisation E φ = 0, so that the stream stays at h_0 and its gradient at b(1) for all s: the
+kernel is the same at every depth, deterministic and known in closed form or by one quadrature
+(`theory.deep_limits`), and gradient descent is a recursion of the last embedding alone. It does not
+depend on α. The mean ODE tends to it as the learning rate falls, and not as α grows: then it tends
+to the lazy ODE (`lazy`), in which the stream moves by O(1).
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 import torch
@@ -11,7 +12,8 @@ import xarray as xr
 from torch import Tensor
 
 from widthlab.errors import WidthlabError
-from widthlab.meanode.engine import Stack, TangentStack
+from widthlab.meanode.companions import Companion, Trained, companion
+from widthlab.meanode.engine import Stack
 from widthlab.meanode.layers import LayerChanges
 from widthlab.meanode.network import ResidualNetwork, learning_rates, recorded_steps
 from widthlab.meanode.problems import Problem
@@ -34,7 +36,7 @@ def train(
     record: Sequence[int] | None = None,
     positions: Sequence[float] = (),
     layers: bool = False,
-    linearised: bool = False,
+    companions: Sequence[Companion] = (),
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
     memory: int = MEMORY,
@@ -51,8 +53,9 @@ def train(
       round(s·L), whose exact position is the coordinate;
     - with `layers`: the variables of `LayerChanges`, and `backward_gain` (seed, step), the rms of
       the gradient by h_0 over that by h_L;
-    - with `linearised`: `embedding_linearised`, `loss_linearised`: the same networks linearised
-      about their initial weights, trained at the same rates.
+    - with `companions` "tangent", "lazy" or both: `embedding_tangent`, `loss_tangent`,
+      `embedding_lazy`, `loss_lazy`, of the same networks with all of them, or every block,
+      linearised about their initial weights, trained at the same rates (see `companions`).
 
     `diverged` (seed) is the first step, recorded or not, whose loss or embedding is not finite, −1
     where there is none: such a seed is NaN from there on and touches no other. Raises WidthlabError
@@ -69,7 +72,7 @@ def train(
         recorded_steps(steps, None if record is None else list(record)),
         _layer_numbers(positions, network.depth),
         layers,
-        linearised,
+        tuple(companions),
     )
     run.check()
     results = Record(run.recorded, numbers)
@@ -95,10 +98,16 @@ class _Run:
     recorded: list[int]
     layer_numbers: list[int]
     layers: bool
-    linearised: bool
+    companions: tuple[Companion, ...]
 
     def check(self) -> None:
         """Raise WidthlabError where network and problem do not fit."""
+        unknown = set(self.companions) - set(get_args(Companion))
+        if unknown:
+            raise WidthlabError(
+                f"unknown companion {sorted(unknown)[0]!r}; choose among "
+                f"{', '.join(get_args(Companion))}"
+            )
         width = self.problem.embedding.shape[1]
         if width != self.network.width:
             raise WidthlabError(
@@ -111,13 +120,14 @@ class _Run:
         net, inputs = self.network, len(self.problem.embedding)
         weights = net.depth * net.units * net.width * (1 if net.block == "one_layer" else 2)
         pass_ = net.depth * inputs * (net.width + net.units)
-        numbers = (weights + pass_) * (1 + self.linearised) + self.linearised * weights
+        more = len(self.companions)
+        numbers = weights + pass_ + more * (2 * weights + 2 * pass_)
         numbers += self.layers * (weights + 3 * net.depth * inputs * net.units)
         return numbers * self.problem.embedding.element_size()
 
     def __call__(self, results: Record, first: int, u: Tensor, v: Tensor | None) -> None:
         """Train one batch of seeds, the first of which is row `first` of the results."""
-        tangent = self._tangent(u, v)
+        others = {kind: self._companion(kind, u, v) for kind in self.companions}
         stack = Stack(self.network, u, v, self.problem.embedding)
         h = stack.forward()
         changes = LayerChanges(stack) if self.layers else None
@@ -131,8 +141,8 @@ class _Run:
                 self._measure(results, first, step, stack, loss)
                 if changes is not None:
                     results.add(first, step, **changes.measure())
-            if tangent is not None:
-                self._tangent_step(results, first, step, tangent, wanted)
+            for kind, other in others.items():
+                self._companion_step(results, first, step, kind, other, wanted)
             if step < self.steps or (wanted and self.layers):
                 top = gradient.square().mean((-2, -1))
                 # The last pass backward is for the gain alone.
@@ -154,24 +164,19 @@ class _Run:
             stream = stack.h[self.layer_numbers].transpose(0, 1)
             results.add(first, step, stream=stream)
 
-    def _tangent(self, u: Tensor, v: Tensor | None) -> TangentStack | None:
-        if not self.linearised:
-            return None
-        own = Stack(
-            self.network, u.clone(), None if v is None else v.clone(), self.problem.embedding
-        )
-        own.forward()
-        return TangentStack(own)
+    def _companion(self, kind: Companion, u: Tensor, v: Tensor | None) -> Trained:
+        copy = None if v is None else v.clone()
+        return companion(kind, Stack(self.network, u.clone(), copy, self.problem.embedding))
 
-    def _tangent_step(
-        self, results: Record, first: int, step: int, tangent: TangentStack, wanted: bool
+    def _companion_step(
+        self, results: Record, first: int, step: int, kind: str, other: Trained, wanted: bool
     ) -> None:
-        h = tangent.forward()
+        h = other.forward()
         loss, gradient = self.problem.loss.evaluate(h)
         if wanted:
-            results.add(first, step, loss_linearised=loss, embedding_linearised=h)
+            results.add(first, step, **{f"loss_{kind}": loss, f"embedding_{kind}": h})
         if step < self.steps:
-            tangent.descend(gradient, self.rate_u, self.rate_v)
+            other.descend(gradient, self.rate_u, self.rate_v)
 
 
 def _numbers(seeds: int | Sequence[int]) -> list[int]:
