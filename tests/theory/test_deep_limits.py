@@ -62,8 +62,9 @@ def test_matrix_blocks_with_a_mean_have_no_constant_kernel() -> None:
         deep_limits.matrix_tangent_kernel(np.eye(2), "relu", deviation=1.0)
 
 
-def test_best_alpha_is_where_the_lazy_error_is_smallest() -> None:
-    parts = {"nonlinear": 2.0, "sampling": 0.5}
+@pytest.mark.parametrize("power", [deep_limits.LAZY_BOUND, deep_limits.LAZY_SYMMETRIC])
+def test_best_alpha_is_where_the_lazy_error_is_smallest(power: float) -> None:
+    parts = {"nonlinear": 2.0, "sampling": 0.5, "power": power}
     found = minimize_scalar(
         lambda log: float(deep_limits.lazy_error(np.exp(log), 1024, 4, euler=3.0, **parts)),
         bounds=(0.0, 8.0),
@@ -72,7 +73,9 @@ def test_best_alpha_is_where_the_lazy_error_is_smallest() -> None:
     best = float(deep_limits.best_alpha(1024, 4, **parts))
     assert np.exp(found.x) == pytest.approx(best, rel=1e-3)
     wider = float(deep_limits.best_alpha(1024, 64, **parts))
-    assert np.log(wider / best) / np.log(16) == pytest.approx(deep_limits.LAZY_BEST_SLOPE)
+    expected = deep_limits.best_alpha_slope(power)
+    assert np.log(wider / best) / np.log(16) == pytest.approx(expected)
+    assert expected == {1.0: 1 / 4, 2.0: 1 / 6}[power]
 
 
 def test_the_parts_of_the_bound_have_the_slopes() -> None:

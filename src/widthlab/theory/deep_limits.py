@@ -34,6 +34,16 @@ SAMPLING = Slopes(depth=-0.5, hidden=-0.5, width=0.5)
 """The spread over seeds, of the L·M units that sample the law of the weights; also at M = 1."""
 
 
+LAZY_BOUND = 1.0
+"""p of the bound α^−p on the distance of the mean ODE from the lazy ODE."""
+LAZY_SYMMETRIC = 2.0
+"""p where the law of the weights is symmetric under a change of sign of the block's output.
+
+So are Gaussian v, or Gaussian Z with an odd activation. The first order in 1/α is an average of
+∂²φ/∂Z²·δZ² and of ∂φ/∂Z·(∂²φ/∂Z²·δZ)ᵀ b over the initial law, each odd under that change of sign.
+"""
+
+
 def sampling_scale(
     depth: ArrayLike, hidden: ArrayLike, width: ArrayLike, alpha: float = 1.0
 ) -> Array:
@@ -70,25 +80,37 @@ def lazy_error(
     nonlinear: float,
     euler: float,
     sampling: float,
+    power: float = LAZY_BOUND,
 ) -> Array:
-    """c/α + a/L + b·α/√(ML), the form of the distance to the tangent ODE at fixed D."""
+    """c/α^p + a/L + b·α/√(ML), the form of the distance to the lazy ODE at fixed D."""
     alpha = np.asarray(alpha, dtype=np.float64)
     units = np.asarray(depth, dtype=np.float64) * np.asarray(hidden)
     return np.asarray(
-        nonlinear / alpha + euler / np.asarray(depth) + sampling * alpha / np.sqrt(units)
+        nonlinear / alpha**power + euler / np.asarray(depth) + sampling * alpha / np.sqrt(units)
     )
 
 
 def best_alpha(
-    depth: ArrayLike, hidden: ArrayLike, *, nonlinear: float = 1.0, sampling: float = 1.0
+    depth: ArrayLike,
+    hidden: ArrayLike,
+    *,
+    nonlinear: float = 1.0,
+    sampling: float = 1.0,
+    power: float = LAZY_BOUND,
 ) -> Array:
-    """√(c/b)·(ML)^¼, where `lazy_error` is smallest: 1 ≪ α ≪ √(ML)."""
+    """(p c/b · √(ML))^{1/(p+1)}, where `lazy_error` is smallest; 1 ≪ α ≪ √(ML).
+
+    √(c/b)·(ML)^¼ for p = 1.
+    """
     units = np.asarray(depth, dtype=np.float64) * np.asarray(hidden)
-    return np.asarray(np.sqrt(nonlinear / sampling) * units**0.25)
+    return np.asarray((power * nonlinear / sampling * np.sqrt(units)) ** (1 / (power + 1)))
 
 
-LAZY_BEST_SLOPE = 0.25
-"""Exponent in M·L of the best α."""
+def best_alpha_slope(power: float = LAZY_BOUND) -> float:
+    """Exponent in M·L of the best α: ¼ for p = 1, 1/6 for p = 2."""
+    return 0.5 / (power + 1)
+
+
 LOCAL_UPDATE_SCALE = 0.5
 """Exponent of D in the scale of σ_v at which local feature updates are maximal: σ_v = O(√D)."""
 
