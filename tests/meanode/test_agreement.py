@@ -21,6 +21,7 @@ from widthlab.meanode import (
     solve,
     solve_lazy,
     solve_tangent,
+    stability_limit,
     train,
 )
 from widthlab.meanode.lazy import block_kernel
@@ -187,6 +188,33 @@ def test_lazy_ode_is_refused_where_there_is_none() -> None:
         solve_lazy(ResidualNetwork(1, 1, 4, sigma_u=0.0), plain.problem(4), **options)
     with pytest.raises(WidthlabError, match="smaller sigma_u"):
         solve_lazy(ResidualNetwork(1, 1, 4, sigma_u=500.0), plain.problem(4), **options)
+
+
+@pytest.mark.parametrize("kind", ["squared", "embedding"])
+def test_learning_rates_above_the_limit_are_unstable(kind: str) -> None:
+    network, task = ResidualNetwork(1, 1, 4, sigma_v=1.7), plain.problem(4, kind=kind)
+    limit = stability_limit(network, task)
+    below, above = (
+        solve_tangent(network, task, eta=factor * limit, steps=400) for factor in (0.98, 1.02)
+    )
+    assert float(below.loss[-1]) < float(below.loss[0])
+    assert float(above.loss[-1]) > 100 * float(above.loss[0])
+
+
+def test_curvature_is_that_of_the_loss() -> None:
+    """Largest eigenvalue of autograd's Hessian; a bound for cross-entropy."""
+    for kind in ("squared", "embedding", "cross_entropy"):
+        task = plain.problem(4, inputs=3, kind=kind)
+
+        def value(flat: torch.Tensor, task: Problem = task) -> torch.Tensor:
+            return task.loss.evaluate(flat.view(3, 4))[0]
+
+        hessian = torch.autograd.functional.hessian(value, task.embedding.flatten())
+        largest = float(torch.linalg.eigvalsh(hessian)[-1])
+        if kind == "cross_entropy":
+            assert largest <= task.loss.curvature() < 4 * largest
+        else:
+            assert largest == pytest.approx(task.loss.curvature())
 
 
 def test_tangent_ode_is_refused_where_there_is_none() -> None:

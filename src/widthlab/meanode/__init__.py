@@ -12,7 +12,7 @@ from widthlab.meanode.limit import solve
 from widthlab.meanode.network import ResidualNetwork
 from widthlab.meanode.problems import EmbeddingLoss, Problem, ReadoutLoss, embed, readout
 from widthlab.meanode.reference import check_larger, reference
-from widthlab.meanode.tangent import solve_tangent
+from widthlab.meanode.tangent import solve_tangent, stability_limit
 from widthlab.meanode.training import train
 
 __all__ = [
@@ -29,5 +29,6 @@ __all__ = [
     "solve",
     "solve_lazy",
     "solve_tangent",
+    "stability_limit",
     "train",
 ]

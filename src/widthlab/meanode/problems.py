@@ -25,6 +25,9 @@ class Loss(Protocol):
     def outputs(self, h: Tensor) -> Tensor | None:
         """Return the network's outputs (…, inputs, outputs); None without a readout."""
 
+    def curvature(self) -> float:
+        """Return the largest eigenvalue of the Hessian by h of one input, or a bound on it."""
+
     def to(self, device: torch.device, dtype: torch.dtype) -> Loss:
         """Return the same loss elsewhere, or in another precision."""
 
@@ -47,6 +50,10 @@ class EmbeddingLoss:
     def outputs(self, h: Tensor) -> Tensor | None:
         """Return None: the embedding is the output."""
         return None
+
+    def curvature(self) -> float:
+        """Return 1/(inputs·width)."""
+        return 1 / self.target.numel()
 
     def to(self, device: torch.device, dtype: torch.dtype) -> EmbeddingLoss:
         """Return the same loss elsewhere."""
@@ -87,6 +94,12 @@ class ReadoutLoss:
     def outputs(self, h: Tensor) -> Tensor:
         """Return f (…, inputs, outputs)."""
         return h @ self.readout / self.readout.shape[0]
+
+    def curvature(self) -> float:
+        """Return the largest eigenvalue of W_U W_Uᵀ/D² over inputs; half of it for labels."""
+        largest = float(torch.linalg.matrix_norm(self.readout.double(), 2)) ** 2
+        by_output = 1.0 if self.target.is_floating_point() else 0.5
+        return by_output * largest / (self.readout.shape[0] ** 2 * len(self.target))
 
     def to(self, device: torch.device, dtype: torch.dtype) -> ReadoutLoss:
         """Return the same loss elsewhere."""

@@ -59,6 +59,22 @@ def solve_tangent(
     return limit_dataset(stacked, recorded, list(positions), {})
 
 
+def stability_limit(network: ResidualNetwork, problem: Problem) -> float:
+    """Return 2/λ, the η above which gradient descent of the tangent ODE is unstable.
+
+    λ is the largest eigenvalue of the kernel of both weights times the curvature of the loss; for
+    cross-entropy a bound on it, so that η is on the safe side. Makes learning rates comparable over
+    σ_u, σ_v and D. Raises WidthlabError like `solve_tangent`, and where nothing can be learned.
+    """
+    largest = float(np.linalg.eigvalsh(sum(tangent_kernels(network, problem)))[-1])
+    if not largest > 0:
+        raise WidthlabError(
+            "no learning rate is unstable, since the tangent kernel is zero; use sigma_u or "
+            "sigma_v above 0"
+        )
+    return 2 / (network.limit_rate * largest * problem.loss.curvature())
+
+
 def tangent_kernels(network: ResidualNetwork, problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     """Return the kernels (inputs, inputs) of inner and of outer weights, without learning rates."""
     h = problem.embedding.double().cpu().numpy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
@@ -76,7 +77,8 @@ def train(
     )
     run.check()
     results = Record(run.recorded, numbers)
-    size = max(1, int(memory // run.bytes_per_seed()))
+    most = max(1, int(memory // run.bytes_per_seed()))
+    size = math.ceil(len(numbers) / math.ceil(len(numbers) / most))  # batches of one size
     for first in range(0, len(numbers), size):
         batch = numbers[first : first + size]
         run(results, first, *draw(network, batch, seed, torch.device(device), dtype))
