@@ -22,7 +22,7 @@ from widthlab.meanode.records import Record
 from widthlab.meanode.weights import draw
 from widthlab.statistics.draws import Seed
 
-MEMORY = 2**29
+MEMORY = 2**28
 """Bytes of weights, embeddings and activations of the seeds that run together."""
 
 
