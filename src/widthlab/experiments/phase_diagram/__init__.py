@@ -1,0 +1,194 @@
+"""The phases of training of deep residual networks, over σ_v, embedding width D and depth L.
+
+Two-layer blocks with outer weights of standard deviation σ_v are trained at rates η·L·M·D. The
+size of a unit's own feature update is of order one for σ_v up to √D (maximal local updates, MLU)
+and falls as √D/σ_v beyond (lazy). Random branches add σ_v²/(ML) to the signal, so that forward and
+backward pass blow up where σ_v reaches √(ML), whatever D. Source: Chizat, The Hidden Width of Deep
+ResNets: Tight Error Bounds and Phase Diagrams (2025).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import AfterValidator, Field
+
+from widthlab.experiments.shared.base import Grid, Inputs, Label, Measured, Request
+from widthlab.experiments.shared.deep_runs import (
+    CHANGES,
+    Activation,
+    changes,
+    changes_dataset,
+    run_cost,
+    scalar_problem,
+    trained,
+)
+from widthlab.specs import WHOLE, Count, DataSet, Digits, Positive, Spec, Unit
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from widthlab.report.figures import Figure
+
+Array = NDArray[np.float64]
+
+TITLE = "Phases of training: feature learning, laziness and explosion"
+QUESTION = "At what scale of the outer weights does a deep residual network learn features?"
+METHOD = (
+    "At every embedding width D, depth L and σ_v, networks of two-layer blocks are trained by "
+    "full-batch gradient descent on targets ±1, each draw with weights, embedding and readout of "
+    "its own. Rates are η·L·M·D, with η divided by 1 + σ_v²/D (adapted rates), so that networks "
+    "of all σ_v move at about the same speed, or not (fixed rates). Quantities are geometric means "
+    "over draws. A network is exploding where either pass doubles before training, where most "
+    "draws diverge, or where the loss ends above its beginning; nothing is learned where it ends "
+    "above nine tenths of it; and it is lazy where the local update is less than half of its "
+    "maximum over σ_v, which is the measured boundary too. The lazy law needs σ_v ≪ √(ML): "
+    "boundaries and slopes are taken from σ_v ≤ ½√(ML) only."
+)
+
+
+def _rising(values: list[float]) -> list[float]:
+    if len(set(values)) != len(values):
+        raise ValueError("has a value twice; write each once")
+    return sorted(values)
+
+
+class Blocks(Spec):
+    """What the blocks are, and how learning rates follow σ_v."""
+
+    activation: Activation = "tanh"
+    """Activation function s."""
+    sigma_u: Annotated[Positive, Unit("sqrt(D)")] = 1.0
+    """Standard deviation of inner weights."""
+    rates: Literal["adapted", "fixed"] = "adapted"
+    """Whether η is divided by 1 + σ_v²/D, which keeps the speed of learning, or stays."""
+
+    def eta(self, eta: float, sigma_v: float) -> float:
+        """Return η of networks of σ_v, in units of √D."""
+        return eta / (1 + sigma_v**2) if self.rates == "adapted" else eta
+
+
+class Section(Spec):
+    """Grid of the phase diagram."""
+
+    models: Annotated[
+        dict[Label, Blocks],
+        Field(min_length=1),
+        AfterValidator(lambda models: dict(sorted(models.items()))),
+    ] = {"tanh": Blocks()}
+    """Kinds of blocks, by the label that figures show."""
+    sigma_v: Annotated[
+        list[Positive], Field(min_length=3), AfterValidator(_rising), Unit("sqrt(D)")
+    ]
+    """Standard deviations of outer weights, in units of √D."""
+    width: Annotated[Grid, Unit("coordinates")]
+    """Embedding widths D."""
+    depth: Annotated[Grid, Unit("blocks")]
+    """Depths L."""
+    hidden: Annotated[Count, Unit("units")] = 128
+    """M, units in each block; the lazy phase is seen where L·M is many times D."""
+    eta: Annotated[Positive, Unit("1")] = 1.0
+    """η, learning rate of the limit."""
+    steps: Annotated[Count, Unit("steps")] = 20
+    """Steps of gradient descent."""
+    draws: Annotated[int, Field(ge=4), WHOLE, Unit("networks")] = 8
+    """Networks at every point of the grid, each with an embedding and a readout of its own."""
+    inputs: Annotated[Count, Unit("samples")] = 8
+    """Training inputs, scaled to |x|² = d."""
+    data: DataSet = Digits()
+    """Where the inputs come from."""
+
+
+class Cell(Spec):
+    """All σ_v of one embedding width and depth; draws are a dimension too."""
+
+    blocks: Blocks
+    sigma_v: list[Positive]
+    width: Count
+    depth: Count
+    hidden: Count
+    eta: Positive
+    steps: Count
+    draws: Count
+    inputs: Count
+
+
+def cells(section: Section, seed: int) -> list[Request]:
+    """Return one cell for every kind of blocks, width and depth."""
+    shared = {n: getattr(section, n) for n in ("sigma_v", "hidden", "eta", "steps", "draws")}
+    requests = []
+    for label, blocks in section.models.items():
+        for depth in section.depth:
+            for width in section.width:
+                cell = Cell(
+                    blocks=blocks, width=width, depth=depth, inputs=section.inputs, **shared
+                )
+                runs = section.draws * len(section.sigma_v)
+                sizes = depth, section.hidden, width, section.inputs, section.steps
+                cost = run_cost(runs, *sizes)
+                slug = f"{blocks.activation}-w{width}-d{depth}-m{section.hidden}"
+                requests.append(Request(cell, label, slug, section.data, cost=cost))
+    return requests
+
+
+def extract(cell: Cell, inputs: Inputs) -> xr.Dataset:
+    """Return what training changed in networks of every σ_v, (sigma_v, draw).
+
+    Draw d has the same embedding, readout and normal numbers for its weights at every σ_v.
+    """
+    from widthlab.meanode import ResidualNetwork
+    from widthlab.statistics.draws import nth_seed
+
+    shape = len(cell.sigma_v), cell.draws
+    found = {name: np.full(shape, np.nan) for name in CHANGES}
+    diverged = np.full(shape, -1)
+    for draw in range(cell.draws):
+        problem = scalar_problem(cell.inputs, cell.width, inputs, nth_seed(inputs.seeds, draw))
+        for at, sigma_v in enumerate(cell.sigma_v):
+            network = ResidualNetwork(
+                cell.depth,
+                cell.hidden,
+                cell.width,
+                activation=cell.blocks.activation,
+                sigma_u=cell.blocks.sigma_u,
+                sigma_v=sigma_v,
+            )
+            eta = cell.blocks.eta(cell.eta, sigma_v)
+            run = trained(
+                network,
+                problem,
+                inputs,
+                eta=eta,
+                steps=cell.steps,
+                seeds=[cell.draws + draw],  # other streams than those of the problems
+                seed=inputs.seeds,
+            )
+            diverged[at, draw] = int(run["diverged"].item())
+            for name, values in changes(run, problem).items():
+                found[name][at, draw] = values.item()
+    return changes_dataset(found, ("sigma_v", "draw"), diverged, sigma_v=cell.sigma_v)
+
+
+def sweep(section: Section, measured: list[Measured]) -> xr.Dataset:
+    """Return the maps, phases and boundaries of every kind of blocks, and claims."""
+    from widthlab.claims import to_json
+    from widthlab.experiments.phase_diagram.claims import claims
+    from widthlab.experiments.phase_diagram.phases import Maps
+
+    maps = Maps(section, measured)
+    dataset = maps.dataset()
+    dataset.attrs["claims"] = to_json(claims(section, maps))
+    return dataset
+
+
+def figures(dataset: xr.Dataset) -> list[Figure]:
+    """Return the phases with their boundaries, maps of each quantity, and curves in σ_v."""
+    from widthlab.experiments.phase_diagram import drawings
+
+    found = []
+    for label in dataset["model"].to_numpy():
+        own = dataset.sel(model=label)
+        found += [drawings.phase_map(own), drawings.quantity_maps(own), drawings.curves(own)]
+    return found
