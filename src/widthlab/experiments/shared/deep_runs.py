@@ -117,16 +117,26 @@ def changes_dataset(
     return xr.Dataset(variables, coordinates)
 
 
-def run_cost(networks: int, depth: int, hidden: int, width: int, count: int, steps: int) -> Cost:
-    """Estimate what `networks` runs of `trained` cost."""
+def run_cost(
+    networks: int,
+    depth: int,
+    hidden: int,
+    width: int,
+    count: int,
+    steps: int,
+    *,
+    together: bool = False,
+) -> Cost:
+    """Estimate what `networks` runs of `trained` cost, one by one or as seeds of one batch."""
     products = float(depth * hidden * width * count)
     # Forward, backward and their linearisations: some fifteen products, and s of every unit.
     flops = (steps + 2) * (30 * products + 100.0 * depth * hidden * count)
     # Each operation on a layer takes some microseconds, however small it is.
-    waiting = (steps + 2) * depth * 1.5e-4 * CORE_FLOPS
+    waiting = (steps + 2) * depth * 1.0e-4 * CORE_FLOPS / (networks if together else 1)
     # Weights, their initial values and those of the linearised network, embeddings, activations.
     numbers = depth * (10.0 * hidden * width + count * (4.0 * width + 8.0 * hidden))
-    return Cost(networks * (flops + waiting), memory=4 * numbers, disk=1e5, files=24)
+    memory = 4 * numbers * (networks if together else 1)
+    return Cost(networks * (flops + waiting), memory=min(memory, 2**29), disk=1e5, files=24)
 
 
 def _rms(values: Array) -> Array:
