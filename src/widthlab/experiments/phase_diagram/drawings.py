@@ -30,10 +30,10 @@ PHASE_MARKS = ("o", "s", "^", "x")
 MOST = 10.0
 """Largest value that a map or a curve shows."""
 MAPPED = {
-    "local_update": "Local update |κ(u − u₀)·h|",
-    "preactivation_change": "Change of pre-activations, relative",
+    "local_update": "Local update",
+    "preactivation_change": "Relative change of pre-activations",
     "distance": "Distance to the linearised network",
-    "loss_ratio": "Loss reached over loss before",
+    "loss_ratio": "Loss reached / loss before",
 }
 
 
@@ -93,11 +93,15 @@ def _phases(axes: Axes, one: xr.Dataset) -> None:
             linestyle="",
             marker=mark,
             markersize=6,
+            markeredgewidth=1.6,
             color=colour,
             zorder=3,
         )
         # The legend names all phases, also those that no point of the grid is in.
-        axes.plot([], [], linestyle="", marker=mark, markersize=9, color=colour, label=name)
+        axes.plot(
+            [], [], linestyle="", marker=mark, markersize=9, markeredgewidth=1.6, color=colour,
+            label=name,
+        )
     ticks.at_values(axes.xaxis, width)
     axes.set_xlim(x.min(), x.max())
     axes.set_ylim(y.min(), y.max())
@@ -210,7 +214,8 @@ def curves(own: xr.Dataset) -> Figure:
                 within = data[data["valid"] & (data["sigma_v"] >= 2)]
                 if len(within):
                     middle = float(np.exp(np.log(within["sigma_v"]).mean()))
-                    plots.slope(axes, -1.0, (middle, float(within[name].max()) * 1.3), "slope −1")
+                    height = float(np.exp(np.log(within[name]).mean()))
+                    plots.slope(axes, -1.0, (1.6 * middle, 1.6 * height), "slope −1")
         _gains(page.axes[3], own)
         page.letter(*(title for title, _ in _CURVES.values()), "Gain of a pass before training")
         page.legend("embedding width D (a–c), depth L (d)")

@@ -77,7 +77,8 @@ def _panel(axes: Axes, data: pd.DataFrame, name: str, words: str, order: list[st
         high=f"{name}_high",
         labels=("depth L", words),
     )
-    plots.limits_from(axes, [max(value, LEAST) for value in shown[name]], margin=0.12)
+    inside = [max(value, LEAST) for value in shown[name]]
+    plots.limits_from(axes, [*inside, *(1.6 * v for v in inside), *(v / 1.3 for v in inside)])
     if name == "forward_gain":
         for number, scale in enumerate(order):
             law = data[(data["scale"] == scale) & (data["theory_forward_gain"] <= MOST)]
@@ -90,7 +91,7 @@ def _panel(axes: Axes, data: pd.DataFrame, name: str, words: str, order: list[st
             x = float(np.exp(np.log(own["depth"]).mean()))
             y = float(np.exp(np.log(own[name]).mean()))
             number = {0.0: "0", -0.5: "−½"}[power]
-            plots.slope(axes, power, (x, y * 1.25), f"slope {number}")
+            plots.slope(axes, power, (x, y * (1.25 if power else 1.5)), f"slope {number}")
     ticks.at_values(axes.xaxis, data["depth"])
     measured = data[data["movement"].notna() | data["spread_initial"].notna()]
     cap(axes, measured, "depth", name, category_colours(order), "scale")
