@@ -9,23 +9,27 @@ ResNets: Tight Error Bounds and Phase Diagrams (2025).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
+from widthlab.costs import Cost
 from widthlab.experiments.shared.base import Grid, Inputs, Label, Measured, Request
-from widthlab.experiments.shared.deep_runs import (
-    CHANGES,
-    Activation,
-    changes,
-    changes_dataset,
-    run_cost,
-    scalar_problem,
-    trained,
+from widthlab.experiments.shared.deep_networks import DeepCell, deep_cost, deep_problem
+from widthlab.experiments.shared.deep_runs import CHANGES, changes, changes_dataset, trained
+from widthlab.specs import (
+    WHOLE,
+    Count,
+    DataSet,
+    Gaussian,
+    Positive,
+    Seed,
+    Spec,
+    Unit,
 )
-from widthlab.specs import WHOLE, Count, DataSet, Digits, Positive, Spec, Unit
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -38,14 +42,14 @@ TITLE = "Phases of training: feature learning, laziness and explosion"
 QUESTION = "At what scale of the outer weights does a deep residual network learn features?"
 METHOD = (
     "At every embedding width D, depth L and σ_v, networks of two-layer blocks are trained by "
-    "full-batch gradient descent on targets ±1, each draw with weights, embedding and readout of "
-    "its own. Rates are η·L·M·D, with η divided by 1 + σ_v²/D (adapted rates), so that networks "
-    "of all σ_v move at about the same speed, or not (fixed rates). Quantities are geometric means "
-    "over draws. A network is exploding where either pass doubles before training, where most "
-    "draws diverge, or where the loss ends above its beginning; nothing is learned where it ends "
-    "above nine tenths of it; and it is lazy where the local update is less than half of its "
-    "maximum over σ_v, which is the measured boundary too. The lazy law needs σ_v ≪ √(ML): "
-    "boundaries and slopes are taken from σ_v ≤ ½√(ML) only."
+    "full-batch gradient descent on a few labelled samples, each draw with weights, embedding and "
+    "readout of its own. Rates are η·L·M·D, with η divided by 1 + σ_v²/D (adapted rates), so that "
+    "networks of all σ_v move at about the same speed, or not (fixed rates). Quantities are "
+    "geometric means over draws. A network is exploding where either pass doubles before "
+    "training, where most draws diverge, or where the loss ends above its beginning; nothing is "
+    "learned where it ends above nine tenths of it; and it is lazy where the local update is less "
+    "than half of its maximum over σ_v, which is the measured boundary too. The lazy law needs "
+    "σ_v ≪ √(ML): boundaries and slopes are taken from σ_v ≤ ½√(ML) only."
 )
 
 
@@ -58,16 +62,16 @@ def _rising(values: list[float]) -> list[float]:
 class Blocks(Spec):
     """What the blocks are, and how learning rates follow σ_v."""
 
-    activation: Activation = "tanh"
+    activation: Literal["tanh", "relu"] = "tanh"
     """Activation function s."""
     sigma_u: Annotated[Positive, Unit("sqrt(D)")] = 1.0
     """Standard deviation of inner weights."""
     rates: Literal["adapted", "fixed"] = "adapted"
     """Whether η is divided by 1 + σ_v²/D, which keeps the speed of learning, or stays."""
 
-    def eta(self, eta: float, sigma_v: float) -> float:
+    def slowed(self, learning_rate: float, sigma_v: float) -> float:
         """Return η of networks of σ_v, in units of √D."""
-        return eta / (1 + sigma_v**2) if self.rates == "adapted" else eta
+        return learning_rate / (1 + sigma_v**2) if self.rates == "adapted" else learning_rate
 
 
 class Section(Spec):
@@ -77,7 +81,7 @@ class Section(Spec):
         dict[Label, Blocks],
         Field(min_length=1),
         AfterValidator(lambda models: dict(sorted(models.items()))),
-    ] = {"tanh": Blocks()}
+    ] = Field(default={"tanh": Blocks()})
     """Kinds of blocks, by the label that figures show."""
     sigma_v: Annotated[
         list[Positive], Field(min_length=3), AfterValidator(_rising), Unit("sqrt(D)")
@@ -89,16 +93,24 @@ class Section(Spec):
     """Depths L."""
     hidden: Annotated[Count, Unit("units")] = 128
     """M, units in each block; the lazy phase is seen where L·M is many times D."""
-    eta: Annotated[Positive, Unit("1")] = 1.0
-    """η, learning rate of the limit."""
-    steps: Annotated[Count, Unit("steps")] = 20
-    """Steps of gradient descent."""
+    learning_rate: Annotated[Positive, Unit("1")] = 0.5
+    """η of the limit, at small σ_v: raw rates are η·L·M·D."""
+    steps: Annotated[Count, Unit("steps")] = 10
+    """Steps of full-batch gradient descent."""
     draws: Annotated[int, Field(ge=4), WHOLE, Unit("networks")] = 8
     """Networks at every point of the grid, each with an embedding and a readout of its own."""
     inputs: Annotated[Count, Unit("samples")] = 8
-    """Training inputs, scaled to |x|² = d."""
-    data: DataSet = Digits()
-    """Where the inputs come from."""
+    """n, training samples; the loss is ½|f − onehot|², mean over them."""
+    data: DataSet = Gaussian()
+    """Where the inputs and their labels come from. With few classes the error at the start is one
+    of the targets at every D; that of the readout is of order classes²/D."""
+
+    @model_validator(mode="after")
+    def _enough(self) -> Self:
+        most, _ = self.data.most()
+        if self.inputs > most:
+            raise ValueError(f"inputs: {self.inputs} are asked for, but data has {most:g} at most")
+        return self
 
 
 class Cell(Spec):
@@ -109,62 +121,64 @@ class Cell(Spec):
     width: Count
     depth: Count
     hidden: Count
-    eta: Positive
+    learning_rate: Positive
     steps: Count
     draws: Count
     inputs: Count
+    task_seed: Seed
+
+    def at(self, sigma_v: float) -> DeepCell:
+        """Return the networks of one σ_v, one for each draw."""
+        return DeepCell(
+            activation=self.blocks.activation,
+            sigma_u=self.blocks.sigma_u,
+            sigma_v=sigma_v,
+            learning_rate=self.blocks.slowed(self.learning_rate, sigma_v),
+            steps=self.steps,
+            inputs=self.inputs,
+            task_seed=self.task_seed,
+            width=self.width,
+            depth=self.depth,
+            hidden=self.hidden,
+        )
+
+
+_SHARED = ("sigma_v", "hidden", "learning_rate", "steps", "draws", "inputs")
 
 
 def cells(section: Section, seed: int) -> list[Request]:
     """Return one cell for every kind of blocks, width and depth."""
-    shared = {n: getattr(section, n) for n in ("sigma_v", "hidden", "eta", "steps", "draws")}
+    shared = {name: getattr(section, name) for name in _SHARED}
     requests = []
     for label, blocks in section.models.items():
         for depth in section.depth:
             for width in section.width:
-                cell = Cell(
-                    blocks=blocks, width=width, depth=depth, inputs=section.inputs, **shared
-                )
-                runs = section.draws * len(section.sigma_v)
-                sizes = depth, section.hidden, width, section.inputs, section.steps
-                cost = run_cost(runs, *sizes)
+                cell = Cell(blocks=blocks, width=width, depth=depth, task_seed=seed, **shared)
                 slug = f"{blocks.activation}-w{width}-d{depth}-m{section.hidden}"
-                requests.append(Request(cell, label, slug, section.data, cost=cost))
+                requests.append(Request(cell, label, slug, section.data, cost=_cost(cell)))
     return requests
+
+
+def _cost(cell: Cell) -> Cost:
+    """Estimate a cell, whose networks run one by one."""
+    one = deep_cost(cell.at(cell.sigma_v[0]), companions=1)
+    return replace(one, flops=cell.draws * len(cell.sigma_v) * one.flops)
 
 
 def extract(cell: Cell, inputs: Inputs) -> xr.Dataset:
     """Return what training changed in networks of every σ_v, (sigma_v, draw).
 
-    Draw d has the same embedding, readout and normal numbers for its weights at every σ_v.
+    Draw d has the same embedding and readout at every σ_v and depth, and at every σ_v the same
+    normal numbers for its weights.
     """
-    from widthlab.meanode import ResidualNetwork
-    from widthlab.statistics.draws import nth_seed
-
     shape = len(cell.sigma_v), cell.draws
     found = {name: np.full(shape, np.nan) for name in CHANGES}
     diverged = np.full(shape, -1)
+    networks = [cell.at(sigma_v) for sigma_v in cell.sigma_v]
     for draw in range(cell.draws):
-        problem = scalar_problem(cell.inputs, cell.width, inputs, nth_seed(inputs.seeds, draw))
-        for at, sigma_v in enumerate(cell.sigma_v):
-            network = ResidualNetwork(
-                cell.depth,
-                cell.hidden,
-                cell.width,
-                activation=cell.blocks.activation,
-                sigma_u=cell.blocks.sigma_u,
-                sigma_v=sigma_v,
-            )
-            eta = cell.blocks.eta(cell.eta, sigma_v)
-            run = trained(
-                network,
-                problem,
-                inputs,
-                eta=eta,
-                steps=cell.steps,
-                seeds=[cell.draws + draw],  # other streams than those of the problems
-                seed=inputs.seeds,
-            )
+        problem = deep_problem(networks[0], inputs, draw)
+        for at, one in enumerate(networks):
+            run = trained(one, problem, inputs, one.learning_rate, [draw])
             diverged[at, draw] = int(run["diverged"].item())
             for name, values in changes(run, problem).items():
                 found[name][at, draw] = values.item()

@@ -99,7 +99,13 @@ def _phases(axes: Axes, one: xr.Dataset) -> None:
         )
         # The legend names all phases, also those that no point of the grid is in.
         axes.plot(
-            [], [], linestyle="", marker=mark, markersize=9, markeredgewidth=1.6, color=colour,
+            [],
+            [],
+            linestyle="",
+            marker=mark,
+            markersize=9,
+            markeredgewidth=1.6,
+            color=colour,
             label=name,
         )
     ticks.at_values(axes.xaxis, width)
@@ -163,8 +169,9 @@ def quantity_maps(own: xr.Dataset) -> Figure:
             mesh = axes.pcolormesh(
                 x, y, np.ma.masked_invalid(values), cmap=colours, norm=norm, edgecolors="none"
             )
-            bar = page.figure.colorbar(mesh, ax=axes, extend="max" if len(good) and
-                                       good.max() > MOST else "neither")
+            bar = page.figure.colorbar(
+                mesh, ax=axes, extend="max" if len(good) and good.max() > MOST else "neither"
+            )
             bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: ticks.log_label(v)))
             bar.ax.yaxis.set_major_locator(_few(low, high))
             bar.ax.yaxis.set_minor_locator(NullLocator())

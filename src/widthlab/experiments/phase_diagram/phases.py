@@ -52,7 +52,9 @@ class Maps:
         self.finite, self.diverged = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         self.phase = np.full(shape, -1)
         self.boundary = {
-            f"{name}{end}": np.full(shape[:3], np.nan) for name in BOUNDARIES for end in ("", *_ENDS)
+            f"{name}{end}": np.full(shape[:3], np.nan)
+            for name in BOUNDARIES
+            for end in ("", *_ENDS)
         }
         self.resampled: dict[str, dict[Place, Resampled]] = {
             name: {} for name in (*BOUNDARIES, "local_update")
@@ -89,16 +91,15 @@ class Maps:
         gone = one.statistics["diverged"].transpose("draw", "sigma_v").to_numpy() >= 0
         self.finite[at], self.diverged[at] = (~gone).sum(0), gone.sum(0)
         names = ("local_update", "forward_gain", "backward_gain")
-        root = [at[0], cell.depth, cell.width]
+        # Draws have the same embedding and readout at every depth, and are resampled together.
+        root = [at[0], cell.width]
         joint = resampled_means(np.stack([logs[n] for n in names], axis=1), root)
         valid = self.valid(cell.depth, cell.width)
         update = combine(lambda m: np.where(valid, m[..., 0, :], np.nan), joint)
         scale = float(np.sqrt(cell.width))
         lazy = combine(lambda m: scale * fall_from_peak(self.sigma, m, LAZY), update)
         gain = combine(lambda m: np.fmax(m[..., 1, :], m[..., 2, :]), joint)
-        bursts = combine(
-            lambda m: scale * first_above(self.sigma, m, float(np.log(DOUBLED))), gain
-        )
+        bursts = combine(lambda m: scale * first_above(self.sigma, m, float(np.log(DOUBLED))), gain)
         self.resampled["local_update"][place] = update
         for name, edge in (("lazy_boundary", lazy), ("exploding_boundary", bursts)):
             wide = widened(edge, cell.draws)
@@ -127,10 +128,22 @@ class Maps:
         import xarray as xr
 
         section, dims = self.section, ("model", "depth", "width", "sigma_v")
-        texts = {**CHANGES, **{f"{n}_{e}": f"{e} end of the 95 % interval of {n}"
-                               for n in CHANGES for e in ("low", "high")}}
-        edges = {**BOUNDARIES, **{f"{n}_{e}": f"{e} end of the 95 % interval of {n}"
-                                  for n in BOUNDARIES for e in ("low", "high")}}
+        texts = {
+            **CHANGES,
+            **{
+                f"{n}_{e}": f"{e} end of the 95 % interval of {n}"
+                for n in CHANGES
+                for e in ("low", "high")
+            },
+        }
+        edges = {
+            **BOUNDARIES,
+            **{
+                f"{n}_{e}": f"{e} end of the 95 % interval of {n}"
+                for n in BOUNDARIES
+                for e in ("low", "high")
+            },
+        }
         variables: dict[str, object] = {
             name: (dims, self.found[name], {"units": "1", "description": text})
             for name, text in texts.items()
@@ -170,7 +183,7 @@ class Maps:
                 "draws": section.draws,
                 "hidden": section.hidden,
                 "steps": section.steps,
-                "eta": section.eta,
+                "learning_rate": section.learning_rate,
             },
         )
 

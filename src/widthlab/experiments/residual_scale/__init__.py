@@ -16,15 +16,14 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
 from widthlab.experiments.shared.base import Grid, Inputs, Measured, Request
-from widthlab.experiments.shared.deep_runs import (
-    Activation,
-    changes,
-    changes_dataset,
-    run_cost,
-    scalar_problem,
-    trained,
+from widthlab.experiments.shared.deep_networks import (
+    DeepCell,
+    DeepSection,
+    deep_cost,
+    deep_problem,
 )
-from widthlab.specs import WHOLE, Count, DataSet, Digits, NonNegative, Positive, Seed, Spec, Unit
+from widthlab.experiments.shared.deep_runs import changes, changes_dataset, trained
+from widthlab.specs import WHOLE, Count, DataSet, Gaussian, NonNegative, Unit
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -37,11 +36,11 @@ TITLE = "Residual scales: which has a limit in depth"
 QUESTION = "What do branches scaled by L^−1, by L^−½ and by a constant become as depth grows?"
 METHOD = (
     "Networks of two-layer blocks with branches scaled by L^−p are trained by full-batch gradient "
-    "descent on targets ±1, all seeds of all depths with the same embedding, readout and inputs. "
-    "Rates are η·L·M·D/α² with α = L^(1−p), which keeps the speed of learning where the passes "
-    "stay of order one. The spread is the root of the variance over seeds of the last embedding, "
-    "after training, per coordinate, where that of the inputs is about 1. Seeds that diverge are "
-    "counted, shown and left out of means."
+    "descent on a few labelled samples, all seeds of all depths with the same embedding and "
+    "readout. Rates are η·L·M·D/α² with α = L^(1−p), which keeps the speed of learning where the "
+    "passes stay of order one. The spread is the root of the variance over seeds of the last "
+    "embedding, after training, per coordinate, where that of the inputs is about 1. Seeds that "
+    "diverge are counted, shown and left out of medians."
 )
 
 
@@ -51,91 +50,57 @@ def _falling(values: list[float]) -> list[float]:
     return sorted(values, reverse=True)
 
 
-class Section(Spec):
+class Section(DeepSection):
     """Grid over exponents and depths."""
 
     exponent: Annotated[
         list[NonNegative], Field(min_length=1), AfterValidator(_falling), Unit("1")
-    ] = [1.0, 0.5, 0.0]
+    ] = Field(default=[1.0, 0.5, 0.0])
     """p, so that branches are scaled by L^−p."""
-    depth: Annotated[Grid, Unit("blocks")]
-    """Depths L."""
+    depth: Annotated[Grid, Unit("layers")]
+    """Depths L to sweep."""
     width: Annotated[Count, Unit("coordinates")] = 16
     """D, embedding width."""
     hidden: Annotated[Count, Unit("units")] = 16
     """M, units in each block."""
-    activation: Activation = "tanh"
-    """Activation function s."""
-    sigma_v: Annotated[Positive, Unit("sqrt(D)")] = 1.0
-    """Standard deviation of outer weights."""
-    eta: Annotated[Positive, Unit("1")] = 0.5
-    """η, learning rate of the limit."""
-    steps: Annotated[Count, Unit("steps")] = 20
-    """Steps of gradient descent."""
     seeds: Annotated[int, Field(ge=4), WHOLE, Unit("networks")] = 32
     """Networks at every exponent and depth."""
-    inputs: Annotated[Count, Unit("samples")] = 8
-    """Training inputs, scaled to |x|² = d."""
-    data: DataSet = Digits()
-    """Where the inputs come from."""
+    data: DataSet = Gaussian()
+    """Where the inputs and their labels come from."""
 
 
-class Cell(Spec):
+class Cell(DeepCell):
     """One exponent at one depth; seeds are a dimension of its statistics."""
 
     exponent: NonNegative
-    depth: Count
-    width: Count
-    hidden: Count
-    activation: Activation
-    sigma_v: Positive
-    eta: Positive
-    steps: Count
-    seeds: Count
-    inputs: Count
-    problem: Seed
-    """Seed of embedding and readout, the same in all cells of a study."""
-
-
-_SHARED = ("width", "hidden", "activation", "sigma_v", "eta", "steps", "seeds", "inputs")
 
 
 def cells(section: Section, seed: int) -> list[Request]:
     """Return one cell for every exponent and depth."""
-    shared = {name: getattr(section, name) for name in _SHARED}
     requests = []
     for exponent in section.exponent:
         for depth in section.depth:
-            cell = Cell(exponent=exponent, depth=depth, problem=seed, **shared)
-            sizes = depth, section.hidden, section.width, section.inputs, section.steps
+            cell = Cell.model_validate(
+                {
+                    **section.shared_fields(seed),
+                    "exponent": exponent,
+                    "alpha": float(depth) ** (1 - exponent),
+                    "depth": depth,
+                    "width": section.width,
+                    "hidden": section.hidden,
+                    "seeds": section.seeds,
+                }
+            )
             slug = f"p{exponent:g}-d{depth}-w{section.width}-m{section.hidden}".replace(".", "_")
-            cost = run_cost(section.seeds, *sizes, together=True)
+            cost = deep_cost(cell, companions=1)
             requests.append(Request(cell, section.activation, slug, section.data, cost=cost))
     return requests
 
 
 def extract(cell: Cell, inputs: Inputs) -> xr.Dataset:
     """Return what training changed (seed), and embeddings before and after."""
-    from widthlab.meanode import ResidualNetwork
-
-    problem = scalar_problem(cell.inputs, cell.width, inputs, cell.problem)
-    network = ResidualNetwork(
-        cell.depth,
-        cell.hidden,
-        cell.width,
-        activation=cell.activation,
-        alpha=float(cell.depth) ** (1 - cell.exponent),
-        sigma_v=cell.sigma_v,
-    )
-    run = trained(
-        network,
-        problem,
-        inputs,
-        eta=cell.eta,
-        steps=cell.steps,
-        seeds=cell.seeds,
-        seed=inputs.seeds,
-    )
+    problem = deep_problem(cell, inputs)
+    run = trained(cell, problem, inputs, cell.learning_rate, cell.seeds)
     found = changes(run, problem)
     dataset = changes_dataset(found, ("seed",), run["diverged"].to_numpy(), seed=run["seed"])
     h0 = problem.embedding.cpu().numpy()

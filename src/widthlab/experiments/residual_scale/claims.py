@@ -88,7 +88,15 @@ class Table:
         for depth in section.depth:
             # A block adds the mean of M independent terms, scaled by L^−p.
             alpha = depth**-exponent * section.sigma_v * np.sqrt(section.width / section.hidden)
-            q = residual_variance(self.initial, depth, section.activation, 1.0, 0.0, alpha=alpha)
+            q = residual_variance(
+                self.initial,
+                depth,
+                section.activation,
+                1.0,
+                0.0,
+                alpha=alpha,
+                inner_variance=section.sigma_u**2,
+            )
             gains.append(float(np.sqrt(q[-1] / q[0])))
         return np.array(gains)
 
@@ -130,7 +138,7 @@ class Table:
                 "hidden": section.hidden,
                 "activation": section.activation,
                 "steps": section.steps,
-                "eta": section.eta,
+                "learning_rate": section.learning_rate,
             },
         )
 

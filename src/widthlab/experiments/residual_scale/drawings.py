@@ -90,8 +90,8 @@ def _panel(axes: Axes, data: pd.DataFrame, name: str, words: str, order: list[st
         if len(own) > 1:
             x = float(np.exp(np.log(own["depth"]).mean()))
             y = float(np.exp(np.log(own[name]).mean()))
-            number = {0.0: "0", -0.5: "−½"}[power]
-            plots.slope(axes, power, (x, y * (1.25 if power else 1.5)), f"slope {number}")
+            words = {0.0: "0", -0.5: "−½"}[power]
+            plots.slope(axes, power, (x, y * (1.25 if power else 1.5)), f"slope {words}")
     ticks.at_values(axes.xaxis, data["depth"])
     measured = data[data["movement"].notna() | data["spread_initial"].notna()]
     cap(axes, measured, "depth", name, category_colours(order), "scale")

@@ -1,28 +1,22 @@
-"""What experiments on residual networks of the mean ODE share: problem, measurements, cost.
-
-The task is a scalar regression with an error in the output: y is +1 for the first half of the
-classes and −1 for the others, so that it is the same task at every embedding width D.
-"""
+"""What training changes in residual networks of the mean ODE: layers, stream, and linearity."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from widthlab.costs import CORE_FLOPS, Cost
 from widthlab.experiments.shared.base import Inputs
-from widthlab.experiments.shared.random_draws import sphere
+from widthlab.experiments.shared.deep_networks import DeepCell
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from widthlab.meanode import Problem, ResidualNetwork
+    from widthlab.meanode import Problem
 
 Array = NDArray[np.float64]
-Activation = Literal["tanh", "relu"]
 
 CHANGES = {
     "local_update": "rms of κ(u − u_0)·h: what a unit's own weights changed of its pre-activation",
@@ -37,48 +31,29 @@ CHANGES = {
 """What `changes` returns, by name."""
 
 
-def scalar_problem(count: int, width: int, inputs: Inputs, seed: int) -> Problem:
-    """Return `count` training inputs, embedded in `width` coordinates, with targets ±1.
-
-    h_0 = W_E x with |x|² = d, and f = W_Uᵀ h_L/D, with loss ½|f − y|²; W_E and W_U are drawn from
-    `seed` alone. Raises WidthlabError where the data set has fewer inputs.
-    """
-    import torch
-
-    from widthlab.meanode import Problem, ReadoutLoss, embed, readout
-    from widthlab.statistics.draws import nth_seed
-
-    x = sphere(count, inputs).cpu()
-    _, labels = inputs.data.train()
-    first = labels[:count] < len(inputs.data.classes) / 2
-    target = torch.where(first, 1.0, -1.0).double()[:, None]
-    loss = ReadoutLoss(readout(width, 1, nth_seed(seed, 1)), target)
-    return Problem(embed(x, width, nth_seed(seed, 0)), loss)
-
-
 def trained(
-    network: ResidualNetwork,
+    cell: DeepCell,
     problem: Problem,
     inputs: Inputs,
-    *,
-    eta: float,
-    steps: int,
+    learning_rate: float,
     seeds: Sequence[int] | int,
-    seed: np.random.SeedSequence,
 ) -> xr.Dataset:
-    """Return networks before and after training, with their layers and their linearisations."""
+    """Return networks before and after training, with their layers and their linearisations.
+
+    Weights come from the cell's own seeds.
+    """
     from widthlab.meanode import train
 
     return train(
-        network,
+        cell.network,
         problem,
-        eta=eta,
-        steps=steps,
+        eta=learning_rate,
+        steps=cell.steps,
         seeds=seeds,
-        seed=seed,
-        record=(0, steps),
+        seed=inputs.seeds,
+        record=(0, cell.steps),
         layers=True,
-        linearised=True,
+        companions=("tangent",),
         device=inputs.device,
     )
 
@@ -86,7 +61,7 @@ def trained(
 def changes(run: xr.Dataset, problem: Problem) -> dict[str, Array]:
     """Return `CHANGES` of the seeds of `trained`, each (seeds,); NaN where a seed diverged."""
     before, after = (run["embedding"].isel(step=at).to_numpy() for at in (0, -1))
-    linear = run["embedding_linearised"].isel(step=-1).to_numpy()
+    linear = run["embedding_tangent"].isel(step=-1).to_numpy()
     loss = run["loss"].to_numpy()
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         movement = _rms(after - before)
@@ -115,28 +90,6 @@ def changes_dataset(
     about = {"units": "steps", "description": "first step that is not finite, −1 for none"}
     variables["diverged"] = (dims, diverged, about)
     return xr.Dataset(variables, coordinates)
-
-
-def run_cost(
-    networks: int,
-    depth: int,
-    hidden: int,
-    width: int,
-    count: int,
-    steps: int,
-    *,
-    together: bool = False,
-) -> Cost:
-    """Estimate what `networks` runs of `trained` cost, one by one or as seeds of one batch."""
-    products = float(depth * hidden * width * count)
-    # Forward, backward and their linearisations: some fifteen products, and s of every unit.
-    flops = (steps + 2) * (30 * products + 100.0 * depth * hidden * count)
-    # Each operation on a layer takes some microseconds, however small it is.
-    waiting = (steps + 2) * depth * 1.0e-4 * CORE_FLOPS / (networks if together else 1)
-    # Weights, their initial values and those of the linearised network, embeddings, activations.
-    numbers = depth * (10.0 * hidden * width + count * (4.0 * width + 8.0 * hidden))
-    memory = 4 * numbers * (networks if together else 1)
-    return Cost(networks * (flops + waiting), memory=min(memory, 2**29), disk=1e5, files=24)
 
 
 def _rms(values: Array) -> Array:
