@@ -35,7 +35,7 @@ def title(exponent: float) -> str:
     """Return the words for a residual scale in figures and claims."""
     if exponent == 0:
         return "constant"
-    return {1.0: "L^−1", 0.5: "L^−½"}.get(exponent, f"L^−{exponent:g}")
+    return {1.0: "1/L", 0.5: "1/√L"}.get(exponent, f"1/L^{exponent:g}")
 
 
 def spread(embeddings: Array) -> Array:

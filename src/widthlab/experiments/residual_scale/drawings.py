@@ -25,7 +25,10 @@ PANELS = {
     "backward_gain": ("Backward gain before training", "rms of ∂/∂h_0 / rms of ∂/∂h_L"),
     "loss_ratio": ("Loss reached", "loss / loss before training"),
 }
-SLOPES = {"spread": ((1.0, -0.5),), "local_update": ((1.0, 0.0), (0.5, -0.5))}
+SLOPES = {
+    "spread": ((1.0, -0.5), (0.5, 0.0)),
+    "local_update": ((1.0, 0.0), (0.5, -0.5)),
+}
 """By panel: exponents p of which theory has the slope, and that slope."""
 MOST = 30.0
 """Largest value that a panel shows; what lies above is marked at its top."""
@@ -48,12 +51,14 @@ def against_depth(dataset: xr.Dataset) -> Figure:
     return page.finish(
         "residual-scale-depth",
         "Three residual scales at growing depth",
-        "Networks with branches L^−p/M Σ_j v_j s(u_j·h/D), against depth; D = "
+        "Networks with branches (scale/M) Σ_j v_j s(u_j·h/D), against depth; D = "
         f"{sizes['width']}, M = {sizes['hidden']}, {sizes['steps']} steps; {finite:,} of "
         f"{finite + gone:,} networks did not diverge. a: root of the variance over seeds of the "
         "last embedding after training. b–f: medians over seeds. Bars: 95 % intervals (bootstrap "
-        f"over seeds). Lines: slopes of theory. Dashed: forward gain at infinite width. Arrows: "
-        f"points above {MOST:g}, or all of whose networks diverged.",
+        "over seeds). Dotted: predicted slopes, through the middle of the points. Dashed: forward "
+        f"gain at infinite width. Arrows: points above {MOST:g}, or all of whose networks "
+        "diverged. With 1/√L layers are lazy, and yet c need not fall with depth at fixed D: the "
+        "stream moves, and with it what every layer sees.",
         "Six log–log panels against depth for the scales one over L, one over root L and constant: "
         "the first has a spread that vanishes and local updates that stay, the second the reverse, "
         "and the third grows without bound.",
@@ -88,10 +93,9 @@ def _panel(axes: Axes, data: pd.DataFrame, name: str, words: str, order: list[st
     for exponent, power in SLOPES.get(name, ()):
         own = shown[(shown["exponent"] == exponent) & (shown[name] > 0)]
         if len(own) > 1:
-            x = float(np.exp(np.log(own["depth"]).mean()))
-            y = float(np.exp(np.log(own[name]).mean()))
-            words = {0.0: "0", -0.5: "−½"}[power]
-            plots.slope(axes, power, (x, y * (1.25 if power else 1.5)), f"slope {words}")
+            x = own["depth"].to_numpy(dtype=float)
+            middle = np.exp(np.mean(np.log(own[name]) - power * np.log(x)))
+            plots.theory(axes, x, middle * x**power, "predicted slope", style="dotted")
     ticks.at_values(axes.xaxis, data["depth"])
     measured = data[data["movement"].notna() | data["spread_initial"].notna()]
     cap(axes, measured, "depth", name, category_colours(order), "scale")

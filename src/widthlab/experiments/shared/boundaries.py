@@ -26,7 +26,8 @@ def first_above(x: Array, curves: Array, level: float) -> Array:
     before = np.maximum(at - 1, 0)
     low, high = flat[rows, before], flat[rows, at]
     good &= np.isfinite(low)
-    step = np.where(np.isfinite(high), high - low, np.inf)
+    # A value that is infinite lies infinitely far: the crossing is at the point before.
+    step = np.subtract(high, low, out=np.full(len(flat), np.inf), where=good & np.isfinite(high))
     share = np.divide(level - low, step, out=np.zeros(len(flat)), where=good)
     place = np.log(x)[before] + share * (np.log(x)[at] - np.log(x)[before])
     return np.asarray(np.where(good, np.exp(place), np.nan)).reshape(curves.shape[:-1])
@@ -44,7 +45,9 @@ def fall_from_peak(x: Array, curves: Array, share: float) -> Array:
     # Before the peak nothing can have fallen from it; what is not known ends the curve.
     places = np.arange(curves.shape[-1])
     hidden = places < peak[..., None]
-    drop = np.where(hidden, 0.0, np.where(known, top[..., None] - filled, np.nan))
+    drop = np.full(curves.shape, np.nan)
+    np.subtract(top[..., None], curves, out=drop, where=known)
+    drop[hidden] = 0.0
     return first_above(x, drop, -np.log(share))
 
 
