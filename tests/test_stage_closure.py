@@ -63,8 +63,19 @@ FAMILIES = {
         },
     },
 }
+DEEP = {"inputs": 3, "steps": 2, "data": GAUSSIAN}
 SECTIONS = [
     {
+        "phase_diagram": {
+            **DEEP,
+            "models": {"tanh": {}, "relu": {"activation": "relu", "rates": "fixed"}},
+            "sigma_v": [0.1, 0.5, 1, 4, 50],
+            "width": [3, 5],
+            "depth": [2, 4],
+            "hidden": 40,
+            "draws": 4,
+        },
+        "residual_scale": {**DEEP, "depth": [2, 4], "width": 3, "hidden": 2, "seeds": 4},
         "alignment": {**FAMILIES, "step_samples": [2, 4], "held_out_samples": [2], "draws": 5},
         "intervention": {
             **FAMILIES,

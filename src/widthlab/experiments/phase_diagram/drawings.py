@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.colors import BoundaryNorm, ListedColormap, LogNorm
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
 from widthlab.experiments.phase_diagram.phases import DOUBLED, LAZY, LEARNED, PHASES, VALID
@@ -177,7 +177,9 @@ def quantity_maps(own: xr.Dataset) -> Figure:
             bar.ax.yaxis.set_minor_locator(NullLocator())
             bar.outline.set_visible(False)
             end = float(one["valid_end"]) / np.sqrt(x)
-            plots.theory(axes, x, end, f"σ_v = {VALID:g} √(ML)", style="dotted")
+            # Readable on any colour: a line of the paper on one of the ink.
+            axes.plot(x, end, color=INK, linewidth=3, label=f"σ_v = {VALID:g} √(ML)")
+            axes.plot(x, end, color=PAPER, linewidth=1.2)
             edge = one["lazy_boundary"].to_numpy() / np.sqrt(width)
             axes.plot(
                 width, edge, "D", color=INK, markerfacecolor=PAPER, label="half of the local update"
@@ -200,7 +202,7 @@ def quantity_maps(own: xr.Dataset) -> Figure:
         "from that of the network linearised about its initial weights, over the embedding's "
         "change. d: loss after training over that before. Values above "
         f"{MOST:g} have the colour of {MOST:g}. Diamonds: the measured boundary of the lazy phase. "
-        "Dotted: where the domain of the lazy law ends.",
+        "Line: where the domain of the lazy law ends.",
         f"Four maps for {label} over embedding width and σ_v in units of √D, with colour bars.",
         one[[*MAPPED]].to_dataframe().reset_index(),
     )
@@ -225,7 +227,7 @@ def curves(own: xr.Dataset) -> Figure:
                     plots.slope(axes, -1.0, (1.6 * middle, 1.6 * height), "slope −1")
         _gains(page.axes[3], own)
         page.letter(*(title for title, _ in _CURVES.values()), "Gain of a pass before training")
-        page.legend("embedding width D (a–c), depth L (d)")
+        page.legend("embedding width D (a–c)")
     label = str(own["model"].item())
     width = int(own["width"][-1])
     return page.finish(
@@ -290,12 +292,15 @@ def _gains(axes: Axes, own: xr.Dataset) -> None:
     data["gain"] = data[["forward_gain", "backward_gain"]].max(axis=1)
     data["scale"] = data["sigma_v"] * np.sqrt(width / (hidden * data["depth"]))
     data = data[np.isfinite(data["gain"])]
+    # Other colours than those of D in the panels beside it.
+    data["at"] = [f"L = {depth}" for depth in data["depth"]]
     plots.series(
         axes,
         data,
         x="scale",
         y="gain",
-        hue="depth",
+        hue="at",
+        kind="category",
         scales=("log", "log"),
         labels=("σ_v / √(ML)", "rms out / rms in"),
     )
@@ -336,12 +341,15 @@ def _corners(width: Array, sigma: Array) -> tuple[Array, Array]:
     return x, ratio * np.sqrt(x)
 
 
-def _few(low: float, high: float) -> Any:
-    """Return a locator with four ticks, evenly spaced on the logarithmic scale."""
-    from matplotlib.ticker import FixedLocator
-
-    exact = np.geomspace(low, max(high, 1.01 * low), 4)
-    return FixedLocator([float(f"{value:.2g}") for value in exact])
+def _few(low: float, high: float) -> FixedLocator:
+    """Return a locator with a few round ticks of a logarithmic scale."""
+    powers = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+    for steps in ((1,), (1, 3), (1, 2, 5), tuple(range(1, 10))):
+        places = sorted(float(f"{step * 10.0**p:.3g}") for p in powers for step in steps)
+        inside = [place for place in places if low <= place <= high * 1.001]
+        if len(inside) >= 3:
+            break
+    return FixedLocator(inside[:: max(1, len(inside) // 4)])
 
 
 def _slug(label: str) -> str:
