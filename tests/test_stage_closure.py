@@ -68,7 +68,7 @@ SECTIONS = [
     {
         "phase_diagram": {
             **DEEP,
-            "models": {"tanh": {}, "relu": {"activation": "relu", "rates": "fixed"}},
+            "models": {"tanh": {}, "relu": {"activation": "relu"}},
             "sigma_v": [0.1, 0.5, 1, 4, 50],
             "width": [3, 5],
             "depth": [2, 4],

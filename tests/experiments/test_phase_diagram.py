@@ -168,10 +168,26 @@ def test_a_cell_measures_real_networks(monkeypatch):
     assert found.identical(again)
 
 
-def test_rates_follow_the_scale_of_outer_weights():
-    adapted, fixed = phase_diagram.Blocks(), phase_diagram.Blocks(rates="fixed")
-    assert adapted.slowed(0.5, 3.0) == pytest.approx(0.05)
-    assert fixed.slowed(0.5, 3.0) == 0.5
+def test_rates_keep_the_speed_of_the_tangent_kernel():
+    """Its parts of inner and outer weights are as σ_v²/D to 1 for linear blocks with |h|² = D."""
+    from widthlab.theory.deep_limits import perceptron_tangent_kernel
+
+    (request,) = phase_diagram.cells(section_of(width=[16], depth=[16]), 0)
+    speeds = []
+    for sigma_v in (0.1, 1.0, 10.0):
+        inner, outer = perceptron_tangent_kernel(
+            [[16.0]], "linear", inner_deviation=4, outer_deviation=4 * sigma_v, inner_scale=1 / 16
+        )
+        speeds.append(request.cell.at(sigma_v).learning_rate * (inner + outer).item())
+    assert speeds == pytest.approx([speeds[0]] * 3)
+
+
+def test_small_updates_before_the_maximum_are_not_lazy():
+    section = section_of(width=[16], depth=[64])
+    (cell,) = measured(section, noise=0.0)
+    cell.statistics["local_update"][:2] = 0.01
+    found = phase_diagram.sweep(section, [cell])["phase"].to_numpy().ravel()
+    assert [PHASES[number] for number in found[:2]] == ["MLU", "MLU"]
 
 
 @pytest.mark.parametrize(

@@ -43,13 +43,13 @@ QUESTION = "At what scale of the outer weights does a deep residual network lear
 METHOD = (
     "At every embedding width D, depth L and σ_v, networks of two-layer blocks are trained by "
     "full-batch gradient descent on a few labelled samples, each draw with weights, embedding and "
-    "readout of its own. Rates are η·L·M·D, with η divided by 1 + σ_v²/D (adapted rates), so that "
-    "networks of all σ_v move at about the same speed, or not (fixed rates). Quantities are "
-    "geometric means over draws. A network is exploding where either pass doubles before "
-    "training, where most draws diverge, or where the loss ends above its beginning; nothing is "
-    "learned where it ends above nine tenths of it; and it is lazy where the local update is less "
-    "than half of its maximum over σ_v, which is the measured boundary too. The lazy law needs "
-    "σ_v ≪ √(ML): boundaries and slopes are taken from σ_v ≤ ½√(ML) only."
+    "readout of its own. Rates are η·L·M·D, with η divided by 1 + σ_v²/D so that networks of all "
+    "σ_v learn at about the same speed. Quantities are geometric means over draws. A network is "
+    "exploding where either pass doubles before training, where most draws diverge, or where the "
+    "loss ends above its beginning; nothing is learned where it ends above nine tenths of it; and "
+    "it is lazy where, beyond the σ_v of the largest local update, the update is less than half "
+    "of that, which is the measured boundary too. The lazy law needs σ_v ≪ √(ML): boundaries and "
+    "slopes are taken from σ_v ≤ ½√(ML) only."
 )
 
 
@@ -60,18 +60,12 @@ def _rising(values: list[float]) -> list[float]:
 
 
 class Blocks(Spec):
-    """What the blocks are, and how learning rates follow σ_v."""
+    """What the blocks are."""
 
     activation: Literal["tanh", "relu"] = "tanh"
     """Activation function s."""
     sigma_u: Annotated[Positive, Unit("sqrt(D)")] = 1.0
-    """Standard deviation of inner weights."""
-    rates: Literal["adapted", "fixed"] = "adapted"
-    """Whether η is divided by 1 + σ_v²/D, which keeps the speed of learning, or stays."""
-
-    def slowed(self, learning_rate: float, sigma_v: float) -> float:
-        """Return η of networks of σ_v, in units of √D."""
-        return learning_rate / (1 + sigma_v**2) if self.rates == "adapted" else learning_rate
+    """Standard deviation of inner weights; where σ_v is small too, weights start at a saddle."""
 
 
 class Section(Spec):
@@ -94,7 +88,7 @@ class Section(Spec):
     hidden: Annotated[Count, Unit("units")] = 128
     """M, units in each block; the lazy phase is seen where L·M is many times D."""
     learning_rate: Annotated[Positive, Unit("1")] = 0.5
-    """η of the limit, at small σ_v: raw rates are η·L·M·D."""
+    """η of the limit: raw rates are η·L·M·D/(1 + σ_v²/D)."""
     steps: Annotated[Count, Unit("steps")] = 10
     """Steps of full-batch gradient descent."""
     draws: Annotated[int, Field(ge=4), WHOLE, Unit("networks")] = 8
@@ -133,7 +127,7 @@ class Cell(Spec):
             activation=self.blocks.activation,
             sigma_u=self.blocks.sigma_u,
             sigma_v=sigma_v,
-            learning_rate=self.blocks.slowed(self.learning_rate, sigma_v),
+            learning_rate=self.learning_rate / (1 + sigma_v**2),
             steps=self.steps,
             inputs=self.inputs,
             task_seed=self.task_seed,

@@ -29,10 +29,9 @@ AT_SCALE = 2.0
 def claims(section: Section, maps: Maps) -> list[Claim]:
     """Return the claims of every kind of blocks."""
     found: list[Claim] = []
-    for label, blocks in section.models.items():
+    for label in section.models:
+        found += [*_lazy_boundary(label, maps), _decay(label, maps), _at_scale(label, maps)]
         found += _exploding(label, maps)
-        if blocks.rates == "adapted":  # with fixed rates, what is lazy is unstable
-            found += [*_lazy_boundary(label, maps), _at_scale(label, maps), _decay(label, maps)]
     return found
 
 
@@ -174,5 +173,7 @@ def _exponent(
     left = len(x) - len(known)
     if not left and len(x) > 1:
         return claim
-    words = f"{left} of {len(x)} points left out: {missing}"
+    words = f"{left} of {len(x)} points left out: {missing}" if left else "the grid has one point"
+    if not len(x):
+        words = missing
     return claim.model_copy(update={"reason": f"{claim.reason}; {words}"})

@@ -58,8 +58,8 @@ def phase_map(own: xr.Dataset) -> Figure:
         f"Phases over embedding width and scale of outer weights: {label}",
         "Each field is one point of the grid, by embedding width D and the standard deviation σ_v "
         f"of outer weights; {counted}. MLU: local updates are at least {LAZY:g} of their maximum "
-        f"over σ_v. Exploding: either pass grows by {DOUBLED:g} before training, most draws "
-        f"diverge, or the loss rises. Nothing learned: the loss stays above {LEARNED:g} of its "
+        "over σ_v, or σ_v is smaller than there. Exploding: either pass grows by "
+        f"{DOUBLED:g} before training, most draws diverge, or the loss rises. Nothing learned: the loss stays above {LEARNED:g} of its "
         "first value. Points: measured boundaries with 95 % intervals over draws. Dashed: the "
         "predicted √D; dash-dotted: the predicted √(ML), independent of D; both through the middle "
         f"of the measured points. Dotted: σ_v = {VALID:g} √(ML), beyond which the lazy law is not "

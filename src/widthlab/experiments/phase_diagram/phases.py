@@ -27,7 +27,7 @@ PHASES = ("MLU", "lazy", "exploding", "nothing learned")
 VALID = 0.5
 """Largest σ_v/√(ML) of the domain of the lazy law, which asks for much less than 1."""
 LAZY = 0.5
-"""Local update over its maximum below which a network is lazy; the boundary is there too."""
+"""Local update over its maximum below which a network of a larger σ_v is lazy."""
 DOUBLED = 2.0
 """Gain of the forward or of the backward pass above which a network is exploding."""
 LEARNED = 0.9
@@ -113,13 +113,14 @@ class Maps:
 
     def _phases(self, at: tuple[int, int, int], valid: NDArray[np.bool_]) -> NDArray[np.int64]:
         own = {name: self.found[name][at] for name in CHANGES}
-        within = own["local_update"][valid & np.isfinite(own["local_update"])]
-        top = within.max() if len(within) else np.nan
+        update = np.where(valid & np.isfinite(own["local_update"]), own["local_update"], -np.inf)
+        top = int(np.argmax(update))
+        beyond = np.arange(len(self.sigma)) > top
         exploding = self.diverged[at] > self.finite[at]
         for gain in ("forward_gain", "backward_gain"):
             exploding |= ~(own[gain] <= DOUBLED)
         exploding |= ~(own["loss_ratio"] <= 1.0)
-        phase = np.where(own["local_update"] < LAZY * top, 1, 0)
+        phase = np.where(beyond & (own["local_update"] < LAZY * update[top]), 1, 0)
         phase = np.where(own["loss_ratio"] > LEARNED, 3, phase)
         return np.asarray(np.where(exploding, 2, phase))
 

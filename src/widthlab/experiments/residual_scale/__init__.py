@@ -1,4 +1,4 @@
-"""Residual scales L^−p side by side at growing depth: a limit, laziness, or explosion.
+"""Residual scales 1/L^p side by side at growing depth: a limit, laziness, or explosion.
 
 h_l = h_{l−1} + (L^−p/M) Σ_j v_j s(u_j·h_{l−1}/D). At p = 1 networks tend to the mean ODE: random
 parts vanish as L^−½, and every unit learns features of order one. At p = ½ the random parts stay,
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 TITLE = "Residual scales: which has a limit in depth"
-QUESTION = "What do branches scaled by L^−1, by L^−½ and by a constant become as depth grows?"
+QUESTION = "What do branches scaled by 1/L, by 1/√L and by a constant become as depth grows?"
 METHOD = (
-    "Networks of two-layer blocks with branches scaled by L^−p are trained by full-batch gradient "
+    "Networks of two-layer blocks with branches scaled by 1/L^p are trained by full-batch gradient "
     "descent on a few labelled samples, all seeds of all depths with the same embedding and "
-    "readout. Rates are η·L·M·D/α² with α = L^(1−p), which keeps the speed of learning where the "
+    "readout. Rates are η·L·M·D/α² with α = L/L^p, which keeps the speed of learning where the "
     "passes stay of order one. The spread is the root of the variance over seeds of the last "
     "embedding, after training, per coordinate, where that of the inputs is about 1. Seeds that "
     "diverge are counted, shown and left out of medians."

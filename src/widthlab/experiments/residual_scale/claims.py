@@ -154,7 +154,7 @@ def claims(section: Section, table: Table) -> list[Claim]:
                     "spread",
                     exponent,
                     "limit",
-                    "the spread over seeds after training vanishes as L^−½, also at this M: there "
+                    "the spread over seeds after training vanishes as 1/√L, also at this M: there "
                     "is a deterministic limit",
                     -0.5,
                     [0.0, -1.0],
@@ -188,7 +188,7 @@ def claims(section: Section, table: Table) -> list[Claim]:
                     "local_update",
                     exponent,
                     "lazy",
-                    "local feature updates vanish as L^−½: layers become lazy",
+                    "local feature updates vanish as 1/√L: layers become lazy",
                     -0.5,
                     [0.0, -1.0],
                     YANG,

@@ -22,7 +22,7 @@ PANELS = {
     "local_update": ("Local feature updates", "rms of κ(u − u₀)·h"),
     "distance": ("Distance to the linearised network", "distance / change of h_L"),
     "forward_gain": ("Forward gain before training", "rms of h_L / rms of h_0"),
-    "backward_gain": ("Backward gain before training", "rms of ∂/∂h_0 / rms of ∂/∂h_L"),
+    "backward_gain": ("Backward gain before training", "gain of the gradient"),
     "loss_ratio": ("Loss reached", "loss / loss before training"),
 }
 SLOPES = {
@@ -55,7 +55,8 @@ def against_depth(dataset: xr.Dataset) -> Figure:
         f"{sizes['width']}, M = {sizes['hidden']}, {sizes['steps']} steps; {finite:,} of "
         f"{finite + gone:,} networks did not diverge. a: root of the variance over seeds of the "
         "last embedding after training. b–f: medians over seeds. Bars: 95 % intervals (bootstrap "
-        "over seeds). Dotted: predicted slopes, through the middle of the points. Dashed: forward "
+        "over seeds). e: rms of the gradient by h_0 over that by h_L. Dotted: predicted slopes, "
+        "through the middle of the points. Dashed: forward "
         f"gain at infinite width. Arrows: points above {MOST:g}, or all of whose networks "
         "diverged. With 1/√L layers are lazy, and yet c need not fall with depth at fixed D: the "
         "stream moves, and with it what every layer sees.",
