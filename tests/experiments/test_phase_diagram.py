@@ -92,6 +92,12 @@ def test_each_claim_fails_where_its_law_is_broken(name, changes):
     assert verdicts(section, measured(section, **changes))[f"phase_diagram.tanh.{name}"] == "fails"
 
 
+def test_explosion_is_claimed_only_where_the_grid_reaches_it():
+    section = section_of(models={"tanh": {"sigma_u": 0.01}})
+    found = verdicts(section, measured(section))
+    assert set(found) == {name for name in NAMES if "exploding" not in name}
+
+
 def test_noise_leaves_the_width_of_the_boundary_undecided():
     section = section_of(draws=4, width=[8, 16])
     cells = measured(section, noise=0.1)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from widthlab.experiments.phase_diagram.phases import VALID
+from widthlab.experiments.phase_diagram.phases import DOUBLED, VALID
 from widthlab.experiments.shared.boundaries import widened
 from widthlab.experiments.shared.resampling import Resampled, combine
+from widthlab.theory.block_law import residual_variance
 
 if TYPE_CHECKING:
     from widthlab.claims import Claim
@@ -31,7 +32,8 @@ def claims(section: Section, maps: Maps) -> list[Claim]:
     found: list[Claim] = []
     for label in section.models:
         found += [*_lazy_boundary(label, maps), _decay(label, maps), _at_scale(label, maps)]
-        found += _exploding(label, maps)
+        if _reaches_explosion(label, section):
+            found += _exploding(label, maps)
     return found
 
 
@@ -60,6 +62,25 @@ def _lazy_boundary(label: str, maps: Maps) -> list[Claim]:
             "no boundary inside σ_v ≤ ½√(ML); take a larger hidden, or a wider grid of sigma_v",
         ),
     ]
+
+
+def _reaches_explosion(label: str, section: Section) -> bool:
+    """Whether the grid's largest σ_v doubles the forward pass at infinite width, at all depths.
+
+    By the block law: with small σ_u much larger σ_v are needed.
+    """
+    blocks, depth = section.models[label], section.depth[-1]
+    scale = section.sigma_v[-1] * np.sqrt(section.width[0] / section.hidden) / depth
+    law = residual_variance(
+        1.0,
+        depth,
+        blocks.activation,
+        1.0,
+        0.0,
+        alpha=float(scale),
+        inner_variance=blocks.sigma_u**2,
+    )
+    return bool(law[-1] > DOUBLED**2)
 
 
 def _exploding(label: str, maps: Maps) -> list[Claim]:

@@ -59,11 +59,11 @@ def phase_map(own: xr.Dataset) -> Figure:
         "Each field is one point of the grid, by embedding width D and the standard deviation σ_v "
         f"of outer weights; {counted}. MLU: local updates are at least {LAZY:g} of their maximum "
         "over σ_v, or σ_v is smaller than there. Exploding: either pass grows by "
-        f"{DOUBLED:g} before training, most draws diverge, or the loss rises. Nothing learned: the loss stays above {LEARNED:g} of its "
-        "first value. Points: measured boundaries with 95 % intervals over draws. Dashed: the "
-        "predicted √D; dash-dotted: the predicted √(ML), independent of D; both through the middle "
-        f"of the measured points. Dotted: σ_v = {VALID:g} √(ML), beyond which the lazy law is not "
-        "expected to hold.",
+        f"{DOUBLED:g} before training, most draws diverge, or the loss rises. Nothing learned: "
+        f"the loss stays above {LEARNED:g} of its first value. Points: measured boundaries with "
+        "95 % intervals over draws. Dashed: the predicted √D; dash-dotted: the predicted √(ML), "
+        "independent of D; both through the middle of the measured points. Dotted: "
+        f"σ_v = {VALID:g} √(ML), beyond which the lazy law is not expected to hold.",
         f"Maps of phases for {label} over D and σ_v on logarithmic axes, a panel for each depth: "
         "maximal local updates below a line of slope one half, lazy above it, exploding at the "
         "top.",
