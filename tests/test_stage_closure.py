@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny
 from PIL import Image
 
 import widthlab
@@ -22,12 +23,13 @@ from widthlab.plan import Plan
 
 SOURCE = Path(widthlab.__file__).resolve().parent
 SOURCE_TEXT = str(SOURCE)
-LOADERS = ("digits", "gaussian", "imagefolder")
+LOADERS = ("digits", "gaussian", "imagefolder", "textfile")
 """Data sets that need no download."""
 PARTS = ("extract", "sweep", "figures")
 ROOTS = [
     *(f"widthlab.data.{name}:prepare_{name}" for name in LOADERS),
     "widthlab.training:train",
+    "widthlab.checkpoints.pretrained:fetch",
     *(f"widthlab.experiments.{name}:{part}" for name in experiments.names() for part in PARTS),
 ]
 PAGE = "widthlab.reporting:build"
@@ -63,6 +65,35 @@ FAMILIES = {
         },
     },
 }
+TEXT = {"name": "textfile", "length": 8, "train_samples": 16, "test_samples": 16}
+ALIGNED = {
+    "train_samples": 16,
+    "test_samples": 16,
+    "step_samples": [2, 4],
+    "held_out_samples": [2, 4],
+}
+LANGUAGE = {
+    "llama": {
+        "model": {"name": "llama"},
+        "data": {**TEXT, "tokenizer": "bpe", "vocabulary": 300},
+        "training": {"optimiser": "adam", "batch_size": 4, "steps": 2, "snapshots": 2},
+    },
+    "fixed": {
+        "model": {"name": "llama", "initialisation": "fixed"},
+        "data": TEXT,
+        "training": {"steps": 1, "snapshots": 2},
+    },
+    "pythia": {
+        "model": {
+            "name": "pythia",
+            "layers": 2,
+            "checkpoints": {8: "narrow", 16: "wide"},
+            "dtype": "bfloat16",
+        },
+        "data": {**TEXT, "tokenizer": "narrow", "path": "text.txt"},
+    },
+}
+FAMILY = {"width": [8, 16], "depth": 1, "seeds": 2}
 DEEP = {"inputs": 3, "steps": 2, "data": GAUSSIAN}
 SECTIONS = [
     {
@@ -109,6 +140,22 @@ SECTIONS = [
                 "batch": {"name": "mlp", "normalisation": "batch"},
             },
         },
+        "expansion": {
+            "families": {
+                "net": {
+                    "model": {"name": "mlp"},
+                    "width": [4, 8],
+                    "depth": 2,
+                    "seeds": 2,
+                    "data": {**GAUSSIAN, "test_samples": 80},
+                    "training": {"steps": 3, "snapshots": 2},
+                }
+            },
+            "train_samples": 24,
+            "test_samples": 60,
+            "step_samples": 12,
+            "held_out_samples": 8,
+        },
     },
     {
         "ntk_drift": {
@@ -131,7 +178,7 @@ SECTIONS = [
                 "snapshots": 2,
                 "save_every": 1,
             },
-        }
+        },
     },
     {
         "ntk_drift": {
@@ -147,6 +194,12 @@ SECTIONS = [
                 "snapshots": 3,
             },
         }
+    },
+    {
+        "alignment": {
+            **ALIGNED,
+            "families": {label: {**FAMILY, **family} for label, family in LANGUAGE.items()},
+        },
     },
     {
         "ntk_drift": {
@@ -213,6 +266,9 @@ def ran(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         _write_images(folder / "images")
+        for name, width in (("narrow", 8), ("wide", 16)):
+            tiny.save_neox(folder / name, width)
+        (folder / "text.txt").write_text(tiny.TEXT)
         for root in ROOTS:
             module, _, name = root.partition(":")
             patch.setattr(importlib.import_module(module), name, watch.function(root))

@@ -90,6 +90,44 @@ def test_what_could_only_fail_in_a_job_is_refused_before(changes, words):
     assert words in message(drift(**changes))
 
 
+TEXT = {"name": "textfile"}
+
+
+def aligned(**changes):
+    family = {"model": {"name": "llama"}, "width": [16], "data": TEXT, **changes}
+    section = {"families": {"a": family}}
+    return {"name": "small", "experiments": {"alignment": section}}
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        (aligned(width=[16, 20]), "width 20 does not divide into 4 heads of an even size"),
+        (aligned(data={"name": "digits"}), "llama takes text, but data is digits; choose data"),
+        (aligned(data={"name": "gaussian"}), "llama takes text, but data is gaussian"),
+        (
+            aligned(model={"name": "mlp"}),
+            "mlp does not take text (llama and",
+        ),
+        (aligned(model={"name": "resnet20"}), "resnet20 does not take text"),
+        (aligned(training={"loss": "mse"}), "the loss of llama is cross_entropy; leave mse out"),
+        (aligned(model={"name": "pythia"}), "pythia takes tokens of its own tokenizer, but data"),
+        (
+            aligned(model={"name": "pythia"}, data={**TEXT, "tokenizer": "EleutherAI/pythia-70m"}),
+            "pythia has no checkpoint of width 16; there are 128, 256, 512",
+        ),
+        (aligned(data={**TEXT, "train_samples": 10}), "train_samples: 256 is too many"),
+        (aligned(data={**TEXT, "path": "/no/such.txt"}), "/no/such.txt is not a file that can be"),
+        (config(data=TEXT), "mlp does not take text (llama and pythia do); choose other data"),
+        (drift(data=TEXT), "mlp does not take text (llama and pythia do); choose other data"),
+        (drift(models={"a": {"name": "llama"}}), "'llama' is a language model, which has outputs"),
+        (config(models={"a": {"name": "pythia"}}), "'pythia' is a language model, which has outp"),
+    ],
+)
+def test_networks_and_data_that_do_not_fit_are_refused(broken, words):
+    assert words in message(broken)
+
+
 def test_more_inputs_than_samples_are_refused():
     assert "inputs: 2000 are asked for" in message(config(inputs=2000))
 

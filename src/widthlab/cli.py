@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from widthlab import __version__, keeping_commands, version_commands
+from widthlab import __version__, certify_command, keeping_commands, version_commands
 from widthlab.errors import WidthlabError
 from widthlab.plan import Stage
 
@@ -285,5 +285,9 @@ def schema() -> None:
     click.echo(json.dumps(study_schema(), indent=2))
 
 
-for _command in (*version_commands.COMMANDS, *keeping_commands.COMMANDS):
+for _command in (
+    *version_commands.COMMANDS,
+    *keeping_commands.COMMANDS,
+    *certify_command.COMMANDS,
+):
     main.add_command(_command)

@@ -7,7 +7,20 @@ from dataclasses import dataclass
 from math import ceil
 
 from widthlab.errors import WidthlabError
-from widthlab.specs import CIFAR, MLP, Checkpoint, DataSet, Digits, Gaussian, Network, ResidualMLP
+from widthlab.specs import (
+    CIFAR,
+    MLP,
+    Checkpoint,
+    DataSet,
+    Digits,
+    Gaussian,
+    Llama,
+    Network,
+    Pythia,
+    ResidualMLP,
+    TextFile,
+)
+from widthlab.specs_language import PYTHIA_TOKENS
 
 BASELINE_MEMORY = 1.1e9
 """Bytes that a job takes before any tensor exists: Python, torch and xarray (measured: 0.7 GB), and
@@ -25,6 +38,9 @@ disk (measured: 0.1 to 0.3)."""
 STEP_SECONDS = 1e-3
 """The same of a training step, on a core and on a GPU (measured: 1.5e-3 on a slow core)."""
 
+DOWNLOAD_BYTES = 2e7
+"""Bytes a second of a download from the hub (a guess)."""
+
 DAY_MINUTES = 24 * 60
 
 UNKNOWN_SAMPLES = 50_000
@@ -41,6 +57,8 @@ class Cost:
     files: int = 3
     steps: int = 0
     """Steps of training."""
+    seconds: float = 0.0
+    """What takes its time on any machine: downloads."""
 
     @property
     def core_seconds(self) -> float:
@@ -54,7 +72,7 @@ class Cost:
 
     @property
     def _overhead(self) -> float:
-        return PIECE_SECONDS + STEP_SECONDS * self.steps
+        return PIECE_SECONDS + STEP_SECONDS * self.steps + self.seconds
 
 
 def memory_mb(costs: Iterable[Cost]) -> int:
@@ -91,7 +109,14 @@ def input_shape(data: DataSet) -> tuple[int, ...]:
         return (3, 32, 32)
     if isinstance(data, Gaussian):
         return (data.dimension,)
+    if isinstance(data, TextFile):
+        return (data.length,)
     return (3, data.size, data.size)
+
+
+def outputs_of(data: DataSet) -> int:
+    """Return about how many outputs networks have at each label, without reading the data."""
+    return data.tokens if isinstance(data, TextFile) else 10
 
 
 def samples(data: DataSet) -> tuple[int, int]:
@@ -114,6 +139,12 @@ def size(network: Network, shape: tuple[int, ...], outputs: int = 10) -> Size:
         block = n * n if architecture.branch == "one_layer" else 2 * n * hidden
         weights = inputs * n + depth * block + n * outputs
         return Size(weights, weights, inputs + depth * (3 * n + 2 * hidden))
+    if isinstance(architecture, Llama):
+        hidden = architecture.hidden_width(n)
+        return _decoder_size(n, depth, 3 * n * hidden, 4 * n + 3 * hidden, shape, outputs)
+    if isinstance(architecture, Pythia):
+        tokens = max(outputs, PYTHIA_TOKENS)
+        return _decoder_size(n, depth, 8 * n * n, 12 * n, shape, tokens)
     if len(shape) != 3:
         raise WidthlabError(
             f"resnet20 takes images, but inputs of the data set have shape {shape}; choose an "
@@ -135,12 +166,28 @@ def size(network: Network, shape: tuple[int, ...], outputs: int = 10) -> Size:
     return Size(parameters + 4 * n * outputs, multiplications, activations)
 
 
+def _decoder_size(
+    n: int, depth: int, perceptron: int, kept: int, shape: tuple[int, ...], outputs: int
+) -> Size:
+    """Return the size of a decoder: attention (4N²) and a perceptron in each layer, by token.
+
+    `kept` is what the perceptron of a layer keeps of a token for the pass backward. Attention over
+    T tokens multiplies each with all others, and the logits are T·V numbers, twice with the loss.
+    """
+    (tokens,) = shape
+    layer = 4 * n * n + perceptron
+    multiplications = tokens * (depth * (layer + 2 * tokens * n) + n * outputs)
+    activations = tokens * (depth * (12 * n + kept) + 2 * outputs)
+    return Size(depth * layer + 2 * n * outputs, multiplications, activations)
+
+
 def data_cost(data: DataSet) -> Cost:
     """Estimate preparing a data set."""
     features = 1
     for length in input_shape(data):
         features *= length
-    bytes_each = 4 if data.name == "gaussian" else 1
+    # A token and its label, in 64 bits.
+    bytes_each = {"gaussian": 4, "textfile": 16}.get(data.name, 1)
     count = sum(samples(data))
     disk = count * features * bytes_each
     return Cost(flops=1e3 * count * features, memory=4.0 * disk, disk=disk)
@@ -150,13 +197,19 @@ def training_cost(checkpoint: Checkpoint) -> Cost:
     """Estimate one training run."""
     training, data = checkpoint.training, checkpoint.data
     train, test = samples(data)
-    of = size(checkpoint.network, input_shape(data))
+    of = size(checkpoint.network, input_shape(data), outputs_of(data))
+    if isinstance(checkpoint.network.architecture, Pythia):
+        # Weights come in 16 bits mostly; a download is kept beside what is published.
+        stored = 4.0 * of.parameters
+        return Cost(memory=stored, disk=stored, seconds=0.5 * stored / DOWNLOAD_BYTES)
     batch = train if training.batch_size == "full" else min(training.batch_size, train)
     passes = training.steps * batch * 3 + training.snapshots * (train + test)
     weights = 4.0 * of.parameters
+    # Samples that are evaluated at once; of sequences fewer, for their logits.
+    least = 1 if isinstance(data, TextFile) else 256
     return Cost(
         flops=2.0 * of.multiplications * passes,
-        memory=6 * weights + 8.0 * of.activations * max(batch, 256) + 8.0 * data_cost(data).disk,
+        memory=6 * weights + 8.0 * of.activations * max(batch, least) + 8.0 * data_cost(data).disk,
         disk=training.snapshots * weights,
         files=training.snapshots + 4,
         steps=training.steps,

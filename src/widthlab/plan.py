@@ -15,7 +15,8 @@ from widthlab.code_digest import ROOT, code_digest
 from widthlab.costs import Cost, data_cost, training_cost
 from widthlab.errors import WidthlabError
 from widthlab.experiments.shared.base import Request
-from widthlab.specs import Checkpoint, DataSet, ResNet20, Spec
+from widthlab.specs import Checkpoint, DataSet, Pythia, ResNet20, Spec
+from widthlab.specs_base import IDENTITY
 from widthlab.study import RUN_ONLY, Study
 
 Stage = Literal["data", "train", "extract", "sweep", "report"]
@@ -65,8 +66,7 @@ class Work:
 @cache
 def data_work(data: DataSet) -> Work:
     """Return the preparing of a data set."""
-    # Where a folder of images lies does not matter: its fingerprint says what is in it.
-    identity = data.model_dump(mode="json", exclude={"path"})
+    identity = data.model_dump(mode="json", context=IDENTITY)
     loader = {"cifar10": "cifar", "cifar100": "cifar"}.get(data.name, data.name)
     code = code_digest(f"widthlab.data.{loader}:prepare_{loader}", SAVE)
     name = address(slugify(data.name), identity, (), code)
@@ -78,7 +78,9 @@ def data_work(data: DataSet) -> Work:
 def training_work(checkpoint: Checkpoint) -> Work:
     """Return the training of a checkpoint."""
     source = data_work(checkpoint.data)
-    identity = checkpoint.model_dump(mode="json", exclude={"data"})
+    if isinstance(checkpoint.network.architecture, Pythia):
+        return _fetching_work(checkpoint)
+    identity = checkpoint.model_dump(mode="json", exclude={"data"}, context=IDENTITY)
     code = code_digest("widthlab.training:train", LOAD, DEVICE)
     network = checkpoint.network
     depth = () if isinstance(network.architecture, ResNet20) else (f"d{network.depth}",)
@@ -88,11 +90,23 @@ def training_work(checkpoint: Checkpoint) -> Work:
     return Work("train", name, specification, identity, code, (source,), training_cost(checkpoint))
 
 
+def _fetching_work(checkpoint: Checkpoint) -> Work:
+    """Return the fetching of a pretrained checkpoint, which needs no data and is not trained."""
+    network = checkpoint.network
+    assert isinstance(network.architecture, Pythia)
+    identity = network.model_dump(mode="json", context=IDENTITY)
+    code = code_digest("widthlab.checkpoints.pretrained:fetch")
+    words = (network.architecture.name, f"w{network.width}", f"d{network.depth}")
+    name = address(slugify(*words), identity, (), code)
+    specification = {"checkpoint": checkpoint.model_dump(mode="json")}
+    return Work("train", name, specification, identity, code, (), training_cost(checkpoint))
+
+
 def extraction_work(experiment: str, request: Request, seed: int) -> Work:
     """Return the measuring of one cell."""
     trained = [training_work(checkpoint) for checkpoint in request.checkpoints]
     inputs = (data_work(request.data), *trained)
-    cell = request.cell.model_dump(mode="json")
+    cell = request.cell.model_dump(mode="json", context=IDENTITY)
     identity = {"experiment": experiment, "cell": cell, "seed": seed}
     code = code_digest(f"widthlab.experiments.{experiment}:extract", LOAD, DEVICE, SEEDS, WRITE)
     name = address(
@@ -100,6 +114,7 @@ def extraction_work(experiment: str, request: Request, seed: int) -> Work:
     )
     specification = {
         **identity,
+        "cell": request.cell.model_dump(mode="json"),
         "label": request.label,
         "slug": request.slug,
         **inputs[0].specification,
@@ -112,8 +127,7 @@ def sweep_work(experiment: str, section: Spec, seed: int) -> Work:
     """Return the collecting of an experiment's cells, over the whole grid."""
     requests = experiments.load(experiment).cells(section, seed)
     cells = tuple(extraction_work(experiment, request, seed) for request in requests)
-    # As for data: where a folder of images lies does not matter.
-    asked = section.model_dump(mode="json", exclude={"data": {"path"}})
+    asked = section.model_dump(mode="json", context=IDENTITY)
     identity = {"experiment": experiment, "section": asked, "seed": seed}
     specification = {**identity, "section": section.model_dump(mode="json")}
     code = code_digest(f"widthlab.experiments.{experiment}:sweep", WRITE)

@@ -7,75 +7,30 @@ schema.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
-from math import ceil, inf
+from math import ceil
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from widthlab.errors import WidthlabError
+from widthlab.specs_base import REAL as REAL
+from widthlab.specs_base import WHOLE as WHOLE
+from widthlab.specs_base import Count as Count
+from widthlab.specs_base import Data as Data
+from widthlab.specs_base import Fraction as Fraction
+from widthlab.specs_base import NonNegative as NonNegative
+from widthlab.specs_base import Positive as Positive
+from widthlab.specs_base import Seed as Seed
+from widthlab.specs_base import Spec as Spec
+from widthlab.specs_base import Unit as Unit
+from widthlab.specs_base import nearest as nearest
+from widthlab.specs_language import Llama as Llama
+from widthlab.specs_language import Pythia as Pythia
+from widthlab.specs_language import TextFile as TextFile
 from widthlab.theory.criticality import CRITICAL
-
-
-def _whole(value: Any) -> Any:
-    """Accept 16 and 16.0 as the same whole number; refuse booleans and text."""
-    if isinstance(value, bool | str):
-        raise ValueError("must be a whole number")
-    if isinstance(value, float):
-        if not value.is_integer():
-            raise ValueError("must be a whole number")
-        return int(value)
-    return value
-
-
-def _real(value: Any) -> Any:
-    """Accept 1, 1.0 and the text that YAML 1.1 makes of 1e-3; refuse booleans."""
-    if isinstance(value, bool):
-        raise ValueError("must be a number")
-    return value
-
-
-def Unit(name: str) -> Any:  # noqa: N802 - reads as a type in an annotation
-    """Annotate a field with the unit of its value, for the schema of a study."""
-    return Field(json_schema_extra={"unit": name})
-
-
-# The coercion stands outermost, so that bounds reach the JSON schema.
-WHOLE = BeforeValidator(_whole)
-REAL = BeforeValidator(_real)
-Count = Annotated[int, Field(ge=1), WHOLE]
-Seed = Annotated[int, Field(ge=0, lt=2**63), WHOLE]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), REAL]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), REAL]
-Fraction = Annotated[float, Field(gt=0, lt=1), REAL]
 
 Activation = Literal["linear", "relu", "leaky_relu", "tanh", "erf", "gelu", "silu"]
 Parameterisation = Literal["standard", "ntk", "mup"]
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Say which known words a misspelt one may mean: "did you mean 'x'?" and all of them."""
-    known = list(known)
-    close = difflib.get_close_matches(word.replace("-", "_").lower(), known, n=1, cutoff=0.6)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}allowed: {', '.join(known)}"
-
-
-class Spec(BaseModel):
-    """Base of every typed specification: immutable, and unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _known_keys(cls, values: Any) -> Any:
-        if isinstance(values, dict):
-            known = list(cls.model_fields)
-            for key in values:
-                if key not in known:
-                    raise ValueError(f"unknown key {key!r}; {nearest(str(key), known)}")
-        return values
 
 
 # ── networks ────────────────────────────────────────────────────────────────────────────────
@@ -177,7 +132,8 @@ BASE_WIDTH = 64
 """Width at which the muP parameterisation equals the standard one (factors of 1)."""
 
 Perceptron = Annotated[MLP | ResidualMLP, Field(discriminator="name")]
-Architecture = Annotated[MLP | ResidualMLP | ResNet20, Field(discriminator="name")]
+Classifier = Annotated[MLP | ResidualMLP | ResNet20, Field(discriminator="name")]
+Architecture = Annotated[MLP | ResidualMLP | ResNet20 | Llama | Pythia, Field(discriminator="name")]
 
 
 def _resolve_variances(values: Any, *, critical: bool) -> Any:
@@ -205,38 +161,24 @@ class Network(Spec):
 
     architecture: Architecture
     width: Annotated[Count, Unit("neurons")]
-    """N: neurons of a hidden layer, or channels of the first stage."""
+    """N: neurons of a hidden layer, channels of the first stage, or numbers in a token's stream."""
     depth: Annotated[Count, Unit("layers")]
-    """L: hidden layers (mlp), residual blocks (residual_mlp), or 20 (resnet20)."""
+    """L: hidden layers (mlp), residual blocks (residual_mlp), 20 (resnet20), decoder layers."""
 
     @model_validator(mode="after")
-    def _depth(self) -> Network:
+    def _possible(self) -> Network:
         if isinstance(self.architecture, ResNet20) and self.depth != 20:
             raise ValueError("depth of resnet20 is 20; leave it out or write 20")
+        if isinstance(self.architecture, Pythia) and self.depth != self.architecture.layers:
+            raise ValueError(f"depth of these checkpoints is {self.architecture.layers}")
+        if isinstance(self.architecture, Llama | Pythia):
+            problem = self.architecture.misfit(self.width)
+            if problem:
+                raise ValueError(problem)
         return self
 
 
 # ── data ────────────────────────────────────────────────────────────────────────────────────
-
-
-class Data(Spec):
-    """Base of every data set: how much of it is used, and how it is split."""
-
-    split_seed: Annotated[Seed, Unit("seed")] = 0
-    """Seed of the random choice and order of samples."""
-    train_samples: Annotated[Count | None, Unit("samples")] = None
-    """Training samples to keep, class-balanced where possible; left out, all."""
-    test_samples: Annotated[Count | None, Unit("samples")] = None
-    """Test samples to keep; left out, all."""
-
-    def most(self) -> tuple[float, float]:
-        """Return the most training and test samples there can be, as far as is known unread."""
-        train, test = self._whole()
-        return min(train, self.train_samples or inf), min(test, self.test_samples or inf)
-
-    def _whole(self) -> tuple[float, float]:
-        """Return the sizes of the two parts of the whole data set, infinite if not known."""
-        return inf, inf
 
 
 class Digits(Data):
@@ -302,7 +244,7 @@ class Gaussian(Data):
     """Test samples to draw."""
 
 
-DataSet = Annotated[Digits | CIFAR | ImageFolder | Gaussian, Field(discriminator="name")]
+DataSet = Annotated[Digits | CIFAR | ImageFolder | Gaussian | TextFile, Field(discriminator="name")]
 
 
 # ── training ────────────────────────────────────────────────────────────────────────────────
@@ -320,7 +262,8 @@ class Training(Spec):
     weight_decay: Annotated[NonNegative, Unit("1")] = 0.0
     """L2 penalty coefficient added to the gradient."""
     loss: Literal["cross_entropy", "mse"] = "cross_entropy"
-    """Loss, a mean over samples; mse is ½|f - onehot|² summed over outputs."""
+    """Loss, a mean over samples (of a sequence, over its tokens); mse is ½|f - onehot|² summed over
+    outputs, not for language models."""
     batch_size: Annotated[Count | Literal["full"], Unit("samples")] = 64
     """Samples in a step, or `full` for full-batch gradient descent."""
     steps: Annotated[Count, Unit("steps")] = 200

@@ -16,7 +16,7 @@ from widthlab.errors import WidthlabError
 from widthlab.experiments.shared.base import Inputs, Measured, Request, Trained
 from widthlab.interruption import Interrupted
 from widthlab.plan import Stage, Work
-from widthlab.specs import CIFAR, Checkpoint, DataSet
+from widthlab.specs import CIFAR, Checkpoint, DataSet, Pythia, TextFile
 from widthlab.store import failure
 from widthlab.store.lease import Lease, Taken
 from widthlab.store.publish import (
@@ -144,10 +144,11 @@ def _data(results: Path, work: Work, path: Path, device: str, log: Log) -> Outco
     spec = specification.validate_python(work.specification["data"])
     downloads = results / "downloads"
     with ExitStack() as stack:
+        # Splits of one download are results of their own, perhaps on several machines.
         if isinstance(spec, CIFAR):
-            # Splits of one download are results of their own, perhaps on several machines.
-            downloads.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(Lease(downloads / f".{spec.name}.lease"))
+            stack.enter_context(_alone(downloads, spec.name))
+        elif isinstance(spec, TextFile) and spec.from_hub:
+            stack.enter_context(_alone(downloads, "hub"))
         prepared = data.prepare(spec, downloads)
     data.save(prepared, path)
     train, test = len(prepared.train_y), len(prepared.test_y)
@@ -155,13 +156,27 @@ def _data(results: Path, work: Work, path: Path, device: str, log: Log) -> Outco
     return Outcome()
 
 
-def _train(results: Path, work: Work, path: Path, device: str, log: Log) -> Outcome:
-    """Train a checkpoint, going on from its scratch state where there is one."""
-    from widthlab import data, training
+def _alone(downloads: Path, name: str) -> Lease:
+    """Return the right to download something, which one process has at a time."""
+    downloads.mkdir(parents=True, exist_ok=True)
+    return Lease(downloads / f".{name}.lease")
 
+
+def _train(results: Path, work: Work, path: Path, device: str, log: Log) -> Outcome:
+    """Train a checkpoint, going on from its scratch state where there is one; or fetch it."""
+    from widthlab import data, training
+    from widthlab.checkpoints import pretrained
+
+    checkpoint = Checkpoint.model_validate(work.specification["checkpoint"])
+    if isinstance(checkpoint.network.architecture, Pythia):
+        downloads = results / "downloads"
+        with _alone(downloads, "hub"):
+            path.mkdir(parents=True, exist_ok=True)
+            pretrained.fetch(checkpoint, downloads, path, log)
+        return Outcome()
     on = torch_device(device)
     summary = training.train(
-        Checkpoint.model_validate(work.specification["checkpoint"]),
+        checkpoint,
         data.load(payload(results, work.inputs[0])),
         out=path,
         scratch=scratch(results, work),

@@ -34,6 +34,7 @@ else:
     )
 
 
+LANGUAGE_MODELS = ("llama", "pythia")
 RUN_ONLY = {"device", "cells_per_job", "checkpoints_per_job", "resources", "archive"}
 """Keys of a study that say how it runs and not what comes out: no part of any address."""
 
@@ -159,6 +160,11 @@ def _explain(config: Any, error: Any) -> str:
         return f"{path}.name: is missing; say which one"
     if kind == "union_tag_invalid":
         tags = re.findall(r"'([^']+)'", context["expected_tags"])
+        if context["tag"] in LANGUAGE_MODELS:
+            return (
+                f"{path}.name: {context['tag']!r} is a language model, which has outputs at every "
+                f"token, and this experiment takes none; allowed: {', '.join(tags)}"
+            )
         return f"{path}.name: {context['tag']!r} is not known; {nearest(context['tag'], tags)}"
     if kind == "literal_error":
         words = re.findall(r"'([^']+)'", context["expected"])

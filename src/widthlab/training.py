@@ -33,6 +33,7 @@ from widthlab.data.prepared import Prepared
 from widthlab.errors import WidthlabError
 from widthlab.interruption import Interrupted
 from widthlab.models import Model, build
+from widthlab.specs_base import IDENTITY
 
 __all__ = [
     "Interrupted",
@@ -126,7 +127,7 @@ class _Run:
             "outputs": data.outputs,
         }
         self.identity: dict[str, Any] = {
-            "checkpoint": checkpoint.model_dump(mode="json", exclude={"data": {"path"}}),
+            "checkpoint": checkpoint.model_dump(mode="json", context=IDENTITY),
             "seeds": [str(seeds.initialisation), str(seeds.order)],
             "device": device.type,
             "torch": torch.__version__,
@@ -196,10 +197,13 @@ class _Run:
         if not all(bool(torch.isfinite(tensor).all()) for tensor in state.values()):
             return False
         kind, normalise = self.training.loss, self.data.normalise
+        outputs = self.data.outputs
         train_loss, train_accuracy = evaluate(
-            self.model, self.train_x, self.train_y, kind, normalise
+            self.model, self.train_x, self.train_y, kind, normalise, outputs
         )
-        test_loss, test_accuracy = evaluate(self.model, self.test_x, self.test_y, kind, normalise)
+        test_loss, test_accuracy = evaluate(
+            self.model, self.test_x, self.test_y, kind, normalise, outputs
+        )
         if not _is_finite(train_loss):
             return False
         path = snapshot_path(self.scratch, step)

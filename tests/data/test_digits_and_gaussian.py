@@ -127,7 +127,14 @@ def test_a_file_that_is_no_data_set_is_named(content, tmp_path):
 
 
 def test_every_data_set_of_the_specification_can_be_prepared():
-    assert set(PREPARERS) == {"digits", "cifar10", "cifar100", "imagefolder", "gaussian"}
+    assert set(PREPARERS) == {
+        "digits",
+        "cifar10",
+        "cifar100",
+        "imagefolder",
+        "gaussian",
+        "textfile",
+    }
 
 
 def test_parsing_a_study_needs_no_torch():

@@ -11,6 +11,7 @@ from widthlab.experiments import alignment
 from widthlab.experiments.alignment.claims import claims
 from widthlab.experiments.shared.networks import last_snapshot, side_by_side
 from widthlab.report.figures import Figure
+from widthlab.specs import MLP, Network
 
 
 def linear(width):
@@ -27,8 +28,9 @@ def noise(width):
     return np.zeros(width), 1.0
 
 
-def judged(law, **options):
-    section = section_of(alignment, step_samples=[2, 8], held_out_samples=[2, 8])
+def judged(law, section=None, **options):
+    budgets = {"step_samples": [2, 8], "held_out_samples": [2, 8]}
+    section = section_of(alignment, **budgets, **(section or {}))
     dataset = alignment.sweep(section, measured_of(section, law, **options))
     return dataset, {claim.id: claim for claim in from_json(dataset.attrs["claims"])}
 
@@ -67,7 +69,7 @@ def test_noise_grows_in_published_estimates_and_in_no_others():
     assert found["alignment.mlp.width"].verdict == "undecided"
     assert found["alignment.mlp.control"].verdict == "holds"
     assert found["alignment.mlp.noise"].verdict == "holds"
-    # 4 seeds, 3 widths, 2 points, 2 snapshots at an error rate of 2.5 %: 5 of 48 by 1e-3 chance.
+    # 4 seeds, 3 widths, 2 points, 2 snapshots at an error rate of 2.5 %: 5 of 48 by 1e-2 chance.
     assert float(dataset["certified"].sel(laws="different").sum()) < 5
 
 
@@ -97,7 +99,7 @@ def test_a_diverged_network_is_counted_and_has_no_end():
 
 def test_families_of_different_widths_and_depths_stand_side_by_side():
     section = section_of(alignment, step_samples=[2, 8], held_out_samples=[2, 8])
-    cells = measured_of(section, linear)
+    cells = measured_of(section, linear)[:6]
     shallow = [
         type(one)("shallow", one.cell, one.statistics.isel(point=[0], snapshot=[1]))
         for one in cells[:3]
@@ -131,6 +133,36 @@ def test_what_could_only_fail_in_its_jobs_is_refused(changes, words):
         section_of(alignment, **changes)
 
 
+def test_of_a_pretrained_network_there_is_one():
+    from widthlab.experiments.shared.families import Family
+
+    fields = {
+        "model": {"name": "pythia"},
+        "width": [128, 512],
+        "data": {"name": "textfile", "tokenizer": "EleutherAI/pythia-70m"},
+    }
+    assert Family(**fields).seeds == 1
+    with pytest.raises(ValueError, match="one pretrained network of a width"):
+        Family(**fields, seeds=3)
+
+
+def one_network_each(growth):
+    """Cells of one seed, where d_align grows as N^growth."""
+
+    def law(width):
+        return np.full(width, 0.8 * (width / 16) ** ((growth - 1) / 4)), 1.0
+
+    return judged(law, section={"family": {"seeds": 1, "width": [8, 16, 32, 64]}})[1]
+
+
+def test_of_single_networks_the_samples_make_the_interval():
+    claim = one_network_each(1.0)["alignment.mlp.width"]
+    assert claim.verdict == "holds"
+    assert "interval is that of its samples" in claim.reason
+    assert claim.low < 1 < claim.high
+    assert one_network_each(-1.0)["alignment.mlp.width"].verdict == "fails"
+
+
 def test_two_experiments_ask_for_the_same_checkpoints():
     from widthlab.experiments import intervention
 
@@ -148,8 +180,14 @@ def test_samples_are_drawn_at_random_and_never_twice():
     from widthlab.experiments.shared.measured_gradients import chosen_samples
 
     x = torch.arange(100.0)[:, None]
-    data = SimpleNamespace(train=lambda device: (x, x[:, 0]), test=lambda device: (-x, x[:, 0]))
-    cell = SimpleNamespace(train_samples=60, test_samples=40)
+    data = SimpleNamespace(
+        train=lambda device: (x, x[:, 0]),
+        test=lambda device: (-x, x[:, 0]),
+        input_shape=(1,),
+        outputs=2,
+    )
+    network = Network(architecture=MLP(), width=4, depth=1)
+    cell = SimpleNamespace(network=network, train_samples=60, test_samples=40)
 
     def drawn(seed):
         seeds = np.random.SeedSequence(seed)

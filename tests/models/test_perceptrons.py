@@ -195,7 +195,7 @@ def test_initialise_refuses_a_module_that_it_does_not_know():
 
 
 def test_every_architecture_of_the_specification_has_a_builder():
-    assert set(BUILDERS) == {"mlp", "residual_mlp", "resnet20"}
+    assert set(BUILDERS) == {"mlp", "residual_mlp", "resnet20", "llama", "pythia"}
 
 
 @pytest.mark.parametrize("parameterisation", ["standard", "ntk", "mup"])

@@ -10,15 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
+from widthlab.data.prepared import IGNORE as IGNORE
+
 CHUNK_SAMPLES = 1024
 CHUNK_VALUES = 2**22
-"""Largest number of input values in one evaluated chunk, so that large images fit too."""
+"""Largest number of input values in one evaluated chunk, and of outputs, so that large images fit
+too, and the logits of every position of a sequence."""
 
 Loss = Literal["cross_entropy", "mse"]
-
-
-IGNORE = -100
-"""Label of a position that does not count: padding behind the end of a sequence."""
 
 
 def mask_of(labels: Tensor) -> Tensor | None:
@@ -42,7 +41,15 @@ def loss_of(outputs: Tensor, labels: Tensor, kind: Loss) -> Tensor:
 
 
 def hits(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Return for every sample (n,) whether its largest output is at its label."""
+    """Return for every sample (n,) whether its largest output is at its label.
+
+    For a sequence, with outputs (n, T, c) and labels (n, T), it is the share of its positions that
+    count at which this is so.
+    """
+    if labels.ndim == 2:
+        counted = labels != IGNORE
+        right = (outputs.argmax(dim=-1) == labels) & counted
+        return right.sum(dim=1) / counted.sum(dim=1).clamp_min(1)
     return outputs.argmax(dim=1) == labels
 
 
@@ -53,13 +60,15 @@ def evaluate(
     labels: Tensor,
     kind: Loss,
     normalise: Callable[[Tensor], Tensor],
+    outputs_each: int = 1,
 ) -> tuple[float, float]:
     """Return mean loss and accuracy on raw inputs x, in evaluation mode, chunk by chunk.
 
-    Sums are in float64. The model is left in evaluation mode.
+    `outputs_each` is the number of outputs at every label. Sums are in float64. The model is left
+    in evaluation mode.
     """
     model.eval()
-    per_sample = max(1, math.prod(x.shape[1:]))
+    per_sample = max(1, math.prod(x.shape[1:]), math.prod(labels.shape[1:]) * outputs_each)
     chunk = max(1, min(CHUNK_SAMPLES, CHUNK_VALUES // per_sample))
     loss = torch.zeros((), dtype=torch.float64, device=x.device)
     right = torch.zeros((), dtype=torch.float64, device=x.device)

@@ -17,6 +17,7 @@ from torch import Tensor
 from widthlab import specs
 from widthlab.errors import WidthlabError
 from widthlab.models import Model, build
+from widthlab.models.language import Pythia
 
 HISTORY = "history.json"
 QUANTITIES = (
@@ -72,13 +73,23 @@ def load_snapshot(folder: Path, step: int) -> dict[str, Tensor]:
 
 
 def load_model(
-    folder: Path, step: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+    folder: Path,
+    step: int,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
 ) -> Model:
     """Return the network as it was after `step` steps, in evaluation mode.
 
-    Everything needed is in the snapshot. Raises WidthlabError as `load_snapshot`.
+    Numbers are in `dtype`; left out, float32 (for pretrained checkpoints, what their specification
+    says). Everything needed is in the snapshot. Raises WidthlabError as `load_snapshot`.
     """
     state, metadata = read_tensors(snapshot_path(folder, step))
+    if "configuration" in metadata:
+        dtype = dtype or getattr(torch, metadata["dtype"])
+        # Not the whole network: its rotations are in float32 always.
+        state = {name: state.pop(name).to(dtype) for name in list(state)}
+        return Pythia.of(metadata["configuration"], state).to(device).eval()
+    dtype = dtype or torch.float32
     network = specs.Network.model_validate(metadata["network"])
     model = build(network, tuple(metadata["input_shape"]), metadata["outputs"], seed=0)
     model.load_state_dict(state)

@@ -46,12 +46,20 @@ def _gaussian(spec: specs.DataSet, folder: Path) -> Prepared:
     return prepare_gaussian(spec)
 
 
+def _textfile(spec: specs.DataSet, folder: Path) -> Prepared:
+    from widthlab.data.textfile import prepare_textfile
+
+    assert isinstance(spec, specs.TextFile)
+    return prepare_textfile(spec, folder)
+
+
 PREPARERS: dict[str, Callable[[specs.DataSet, Path], Prepared]] = {
     "digits": _digits,
     "cifar10": _cifar,
     "cifar100": _cifar,
     "imagefolder": _imagefolder,
     "gaussian": _gaussian,
+    "textfile": _textfile,
 }
 """How each data set of `specs` is prepared, by its name."""
 
@@ -59,8 +67,8 @@ PREPARERS: dict[str, Callable[[specs.DataSet, Path], Prepared]] = {
 def prepare(spec: specs.DataSet, folder: Path) -> Prepared:
     """Return the data set `spec`, split and ready for training.
 
-    `folder` is where a download is kept (cifar10 and cifar100 only). Raises WidthlabError where
-    the data cannot be had or hold fewer samples than asked for.
+    `folder` is where downloads are kept (CIFAR, and tokenizers of the hub). Raises WidthlabError
+    where the data cannot be had or hold fewer samples than asked for.
     """
     return PREPARERS[spec.name](spec, folder)
 

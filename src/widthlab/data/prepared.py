@@ -18,15 +18,19 @@ from widthlab.errors import WidthlabError
 METADATA_KEY = "widthlab"
 TENSORS = ("train_x", "train_y", "test_x", "test_y", "train_indices", "test_indices")
 
+IGNORE = -100
+"""Label of a position that does not count: padding behind the end of a sequence."""
+
 
 @dataclass(frozen=True)
 class Prepared:
     """A data set in memory, with the split that was chosen.
 
-    Inputs are raw: uint8 images (n, channels, height, width) or float32 features (n, d). The
+    Inputs are raw: uint8 images (n, channels, height, width), float32 features (n, d) or int64
+    tokens (n, T). Labels are int64 (n,), or for tokens (n, T), IGNORE where there is none. The
     indices (n,) say which samples of the original they are. `mean` and `std` are per channel, one
     number for features and grey images, and come from the training samples, so that normalised
-    training inputs have |x|²/d = 1 on average.
+    training inputs have |x|²/d = 1 on average; for tokens there are none.
     """
 
     train_x: Tensor
@@ -46,11 +50,13 @@ class Prepared:
 
     @property
     def outputs(self) -> int:
-        """Number of classes, which is the number of outputs of a network."""
+        """Number of classes, or of the tokens known: the number of outputs of a network."""
         return len(self.classes)
 
     def normalise(self, x: Tensor) -> Tensor:
-        """Return raw inputs x as (x - mean) / std, float32, on the device of x."""
+        """Return raw inputs x as (x - mean) / std, float32, on the device of x; tokens as such."""
+        if not self.mean:
+            return x
         shape = (1, -1) + (1,) * (x.ndim - 2)
         mean = torch.tensor(self.mean, dtype=torch.float32, device=x.device).reshape(shape)
         std = torch.tensor(self.std, dtype=torch.float32, device=x.device).reshape(shape)

@@ -34,6 +34,11 @@ def why_not(network: specs.Network) -> str:
             "resnet20 has convolutions, whose weights are used at every position and not once; "
             "it cannot be drawn without them, so choose engine: dense"
         )
+    if isinstance(architecture, specs.Llama | specs.Pythia):
+        return (
+            f"{architecture.name} uses its weights at every token and not once; it cannot be drawn "
+            "without them"
+        )
     if architecture.normalisation == "batch":
         return (
             "batch normalisation couples the inputs of a batch; such a network is not drawn "

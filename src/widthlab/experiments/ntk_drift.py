@@ -18,11 +18,11 @@ from pydantic import Field, model_validator
 from widthlab.costs import Cost, input_shape, size
 from widthlab.errors import WidthlabError
 from widthlab.experiments.shared.base import (
+    Classifiers,
     Grid,
     Inputs,
     Label,
     Measured,
-    Models,
     Request,
     Trained,
     network_of,
@@ -31,8 +31,8 @@ from widthlab.experiments.shared.base import (
 from widthlab.experiments.shared.families import CALIBRATION, measurable, misfit
 from widthlab.specs import (
     BASE_WIDTH,
-    Architecture,
     Checkpoint,
+    Classifier,
     Count,
     DataSet,
     Digits,
@@ -75,7 +75,7 @@ MIN_WIDTHS widths of at least WIDE times that."""
 class Section(Spec):
     """Grid of the NTK-drift experiment."""
 
-    models: Models
+    models: Classifiers
     """Architectures to train, by the label that figures show."""
     width: Annotated[Grid, Unit("neurons")]
     """Widths N to sweep (channels of the first stage for resnet20)."""
@@ -119,7 +119,7 @@ class Section(Spec):
 class Cell(Spec):
     """One trained network."""
 
-    architecture: Architecture
+    architecture: Classifier
     width: Count
     depth: Count
     seed: Seed
@@ -385,7 +385,7 @@ def claims(section: Section, dataset: xr.Dataset) -> list[Claim]:
     return made
 
 
-def _exponent(architecture: Architecture, training: Training) -> float:
+def _exponent(architecture: Classifier, training: Training) -> float:
     known = predicted_exponent(architecture, training)
     return np.nan if known is None else known[0]
 
@@ -398,7 +398,7 @@ SMOOTH = ("linear", "tanh", "erf", "gelu", "silu")
 """Activations for which the lazy limit's rate is proved; kinks may change it."""
 
 
-def predicted_exponent(architecture: Architecture, training: Training) -> Prediction | None:
+def predicted_exponent(architecture: Classifier, training: Training) -> Prediction | None:
     """Return the predicted exponent of the drift in N, or None where theory has none.
 
     Theory is of gradient descent: not of Adam, nor of weight decay or clipping, which move the

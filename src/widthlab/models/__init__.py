@@ -9,6 +9,7 @@ import torch
 
 from widthlab import specs
 from widthlab.errors import WidthlabError
+from widthlab.models.language import Llama
 from widthlab.models.mlp import MLP
 from widthlab.models.model import Model, initialise
 from widthlab.models.residual_mlp import ResidualMLP
@@ -40,10 +41,27 @@ def _resnet20(network: specs.Network, input_shape: tuple[int, ...], outputs: int
     return ResNet20(network.width, input_shape[0], outputs)
 
 
+def _llama(network: specs.Network, input_shape: tuple[int, ...], outputs: int) -> Model:
+    spec = network.architecture
+    assert isinstance(spec, specs.Llama)
+    if len(input_shape) != 1:
+        raise WidthlabError(
+            f"llama takes sequences of tokens, but inputs of this data set have shape "
+            f"{input_shape}; choose the data set textfile, or the network mlp or residual_mlp"
+        )
+    return Llama(spec, network.width, network.depth, input_shape[0], outputs)
+
+
+def _pythia(network: specs.Network, input_shape: tuple[int, ...], outputs: int) -> Model:
+    raise WidthlabError("pythia is loaded from its checkpoints, and never drawn at random")
+
+
 BUILDERS: dict[str, Callable[[specs.Network, tuple[int, ...], int], Model]] = {
     "mlp": _mlp,
     "residual_mlp": _residual_mlp,
     "resnet20": _resnet20,
+    "llama": _llama,
+    "pythia": _pythia,
 }
 """How each architecture of `specs` is built, by its name."""
 
@@ -56,7 +74,7 @@ def build(network: specs.Network, input_shape: tuple[int, ...], outputs: int, se
     take inputs of this shape.
     """
     model = BUILDERS[network.architecture.name](network, input_shape, outputs)
-    initialise(model, torch.Generator().manual_seed(seed))
+    model.redraw(torch.Generator().manual_seed(seed))
     return model
 
 

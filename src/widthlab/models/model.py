@@ -9,7 +9,7 @@ from widthlab.models.layers import Dense, fill_normal
 
 
 class Model(nn.Module):
-    """A network f: (n, *input_shape) → (n, outputs).
+    """A network f: (n, *input_shape) → (n, outputs), or (n, T) → (n, T, outputs) for sequences.
 
     `signals` names the submodules whose outputs are the carried signals h_0 … h_L, in order.
     `width_ratio` is width / specs.BASE_WIDTH for muP networks and 1 for all others.
@@ -21,6 +21,10 @@ class Model(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs f(x); every network has its own."""
         raise NotImplementedError
+
+    def redraw(self, generator: torch.Generator) -> None:
+        """Draw all parameters anew in place."""
+        initialise(self, generator)
 
     def learning_rate_factors(self, optimiser: str = "sgd") -> dict[str, float]:
         """Return the factor on the base learning rate of every parameter, by its name.

@@ -1,5 +1,7 @@
 """Streamed activation gradients against one backward pass for each sample, and what is refused."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
@@ -255,6 +257,39 @@ class Dictionary(nn.Module):
         return self.body(x)["h"]
 
 
+@dataclass
+class Output:
+    loss: torch.Tensor | None
+    nothing: str
+    hidden: torch.Tensor
+    other: torch.Tensor
+
+
+class Wrapping(nn.Module):
+    """`body` returns a dataclass, as modules of transformers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.body = nn.Module()
+        self.body.forward = lambda x: Output(x.sum(), "", torch.tanh(x), x)
+
+    def forward(self, x):
+        output = self.body(self.inner(x))
+        assert (output.nothing, output.other.shape) == ("", x.shape)
+        return output.hidden**2 + output.other
+
+
+def test_the_first_tensor_of_a_dataclass_is_the_activation():
+    model = built(Wrapping)
+    found, _ = measured(model, "body", squares, vectors())
+    with torch.no_grad():
+        x = model.inner(torch.cat(vectors()))
+        h = torch.tanh(x)
+        expected = 2 * (h**2 + x) * 2 * h
+    np.testing.assert_allclose(found["body"], expected.numpy(), rtol=1e-12)
+
+
 def squares(model, batch):
     return (model(batch) ** 2).sum(dim=1)
 
@@ -289,12 +324,34 @@ def test_what_is_refused(kind, points, losses, message):
 
 def test_loaders_that_are_refused():
     model = built(Twice)
-    with pytest.raises(WidthlabError, match="all 6 samples in one batch"):
+    with pytest.raises(WidthlabError, match="the loader gives all samples in one batch"):
         measured(Ignoring().double(), "body", squares, vectors(size=6))
     with pytest.raises(WidthlabError, match="at least 4 samples, but the loader gave 3"):
         measured(Ignoring().double(), "body", squares, vectors(3, 1))
     with pytest.raises(WidthlabError, match="the loader gave 0"):
         measured(model, "body", squares, [])
+
+
+def never(model, batch):
+    raise AssertionError("no batch should have been run")
+
+
+def test_a_single_batch_is_refused_before_it_is_run():
+    """Of a list and of an iterator; and a single test batch before the training samples."""
+    model = Ignoring().double()
+    for batches in (vectors(size=6), iter(vectors(size=6))):
+        with pytest.raises(WidthlabError, match="the loader gives all samples in one batch"):
+            measured(model, "body", never, batches)
+    for batches in (vectors(size=6), iter(vectors(size=6))):
+        with pytest.raises(WidthlabError, match="the test loader gives all samples in one batch"):
+            alignment_grams(model, "body", never, vectors(), batches)
+
+
+def test_an_iterator_is_used_up_once():
+    model = Ignoring().double()
+    one, _ = measured(model, "body", squares, iter(vectors()))
+    two, _ = measured(model, "body", squares, vectors())
+    np.testing.assert_array_equal(one["body"], two["body"])
 
 
 def test_points_that_are_not_reached_or_have_no_gradient():

@@ -120,6 +120,13 @@ def test_a_clear_signal_is_certified(laws):
     assert np.all(found.b_exact <= found.b_exact_limit)
     assert found.meets(found.b_exact_limit[1]).tolist() == [False, True, False]
     assert found.needed(0.1) >= found.needed(0.1, cautious=False)
+    # What is needed is the first M = K whose own certificate meets the target.
+    for target in (0.3, 0.1, 0.003):
+        m = found.needed(target)
+        met = certify(q, [(m, m), (m - 1, m - 1)], laws=laws).meets(target)
+        assert met.tolist() == [True, False]
+    with pytest.raises(WidthlabError, match="between 0 and 1, not 1"):
+        found.needed(1.0)
     assert "certified (of noise" in repr(found)
     assert "not certified" not in repr(found)
 

@@ -41,10 +41,13 @@ def at_point(
     counted = mismatch(
         grams.cross, cell.step_samples, cell.held_out_samples, draws=cell.draws, seed=seeds
     )
-    for name, values in counted.data_vars.items():
-        # (M, K) in row-major order are the budgets.
-        table[name] = ("budget", values.to_numpy().reshape(-1), values.attrs)
-    return table
+    # (M, K) in row-major order are the budgets.
+    return table.assign(
+        {
+            name: ("budget", values.to_numpy().reshape(-1), values.attrs)
+            for name, values in counted.data_vars.items()
+        }
+    )
 
 
 def _with_shares(found: Certificate) -> xr.Dataset:

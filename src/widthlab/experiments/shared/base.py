@@ -25,10 +25,12 @@ from widthlab.costs import Cost
 from widthlab.specs import (
     Architecture,
     Checkpoint,
+    Classifier,
     Count,
     DataSet,
     Network,
     Perceptron,
+    Pythia,
     ResNet20,
     Spec,
 )
@@ -62,6 +64,10 @@ def ordered_by_label(models: dict[str, T]) -> dict[str, T]:
 
 Models = Annotated[dict[Label, Architecture], Field(min_length=1), AfterValidator(ordered_by_label)]
 """Architectures by the label that figures and tables show."""
+Classifiers = Annotated[
+    dict[Label, Classifier], Field(min_length=1), AfterValidator(ordered_by_label)
+]
+"""The same, for experiments on networks with one vector of outputs for each sample."""
 Perceptrons = Annotated[
     dict[Label, Perceptron], Field(min_length=1), AfterValidator(ordered_by_label)
 ]
@@ -111,9 +117,12 @@ class Measured:
 
 
 def network_of(architecture: Architecture, width: int, depth: int) -> Network:
-    """Return the network at a grid point; resnet20 has a depth of its own."""
-    fixed = 20 if isinstance(architecture, ResNet20) else depth
-    return Network(architecture=architecture, width=width, depth=fixed)
+    """Return the network at a grid point; resnet20 and pretrained ones have their own depth."""
+    if isinstance(architecture, ResNet20):
+        depth = 20
+    if isinstance(architecture, Pythia):
+        architecture, depth = architecture.at(width), architecture.layers
+    return Network(architecture=architecture, width=width, depth=depth)
 
 
 def slug_of(network: Network, *more: str) -> str:

@@ -6,9 +6,9 @@ checkpoint that several of them ask for is trained once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -28,9 +28,12 @@ from widthlab.specs import (
     Count,
     DataSet,
     Digits,
+    Llama,
     Network,
+    Pythia,
     ResNet20,
     Spec,
+    TextFile,
     Training,
     Unit,
 )
@@ -45,11 +48,11 @@ class Family(Spec):
     model: Architecture
     """The architecture."""
     width: Annotated[Grid, Unit("neurons")]
-    """Widths N to train (channels of the first stage for resnet20)."""
+    """Widths N (channels of the first stage for resnet20)."""
     depth: Annotated[Count, Unit("layers")] = 3
-    """Depth L; resnet20 has its own."""
+    """Depth L; resnet20 and pythia have their own."""
     seeds: Annotated[Count, Unit("networks")] = 3
-    """Networks trained at every width, from different initialisations."""
+    """Networks trained at every width, from different initialisations; 1 of pythia."""
     data: DataSet = Digits()
     """What the networks learn."""
     training: Training = Training()
@@ -57,9 +60,24 @@ class Family(Spec):
     points: Annotated[list[str], Field(min_length=1)] | None = None
     """Insertion points, names or patterns of modules; left out, the carried signals h_0 … h_L."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _only_one(cls, values: Any) -> Any:
+        """Write out that there is one pretrained network of a width."""
+        if isinstance(values, dict) and "seeds" not in values:
+            model = values.get("model")
+            name = model.get("name") if isinstance(model, dict) else getattr(model, "name", None)
+            return {**values, "seeds": 1} if name == "pythia" else values
+        return values
+
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        problem = misfit(self.model, self.data, self.training)
+        if isinstance(self.model, Pythia) and self.seeds != 1:
+            raise ValueError(
+                f"seeds: {self.seeds}, but there is one pretrained network of a width; write 1 or "
+                "leave it out (intervals are then those of its samples)"
+            )
+        problem = misfit(self.model, self.data, self.training, self.width)
         if problem:
             raise ValueError(problem)
         return self
@@ -98,8 +116,17 @@ def members(families: dict[str, Family]) -> Iterator[Member]:
                 yield Member(label, family, network, seed)
 
 
-def misfit(architecture: Architecture, data: DataSet, training: Training) -> str:
+def misfit(
+    architecture: Architecture,
+    data: DataSet,
+    training: Training | None = None,
+    width: Iterable[int] = (),
+) -> str:
     """Say why an architecture cannot be trained so on a data set; empty where it can."""
+    if isinstance(architecture, Llama | Pythia):
+        return _language_misfit(architecture, data, training, width)
+    if isinstance(data, TextFile):
+        return f"{architecture.name} does not take text (llama and pythia do); choose other data"
     shape = input_shape(data)
     images = len(shape) == 3 and shape[-1] >= SMALLEST_IMAGE
     if isinstance(architecture, ResNet20) and not images:
@@ -108,9 +135,27 @@ def misfit(architecture: Architecture, data: DataSet, training: Training) -> str
             f"data has inputs of {shape}"
         )
     batches = getattr(architecture, "normalisation", "batch") == "batch"
-    if batches and training.batch_size == 1:
+    if batches and training is not None and training.batch_size == 1:
         return "batch normalisation needs a batch_size above 1"
     return ""
+
+
+def _language_misfit(
+    architecture: Llama | Pythia, data: DataSet, training: Training | None, width: Iterable[int]
+) -> str:
+    name = architecture.name
+    if not isinstance(data, TextFile):
+        return f"{name} takes text, but data is {data.name}; choose data: {{name: textfile}}"
+    if training is not None and training.loss != "cross_entropy":
+        return f"the loss of {name} is cross_entropy; leave {training.loss} out"
+    if isinstance(architecture, Pythia):
+        own = architecture.checkpoints
+        if data.tokenizer not in own.values():
+            return (
+                f"pythia takes tokens of its own tokenizer, but data.tokenizer is "
+                f"{data.tokenizer}; write {own[min(own)]}"
+            )
+    return next(filter(None, map(architecture.misfit, width)), "")
 
 
 CALIBRATION = 1024

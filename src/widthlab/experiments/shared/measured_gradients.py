@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from widthlab.costs import Cost, input_shape, size
+from widthlab.costs import Cost, Size, input_shape, outputs_of, size
 from widthlab.errors import WidthlabError
 from widthlab.experiments.shared.base import Inputs, Request, slug_of
 from widthlab.experiments.shared.families import Families, Member, members
@@ -27,7 +27,9 @@ Samples = Annotated[int, Field(ge=8), WHOLE, Unit("samples")]
 Batch = tuple["Tensor", "Tensor"]
 
 BATCH = 32
-"""Samples in a pass; what is measured does not depend on it."""
+"""Most samples in a pass; what is measured does not depend on it."""
+BATCH_ACTIVATIONS = 2**30
+"""Most activations in a pass, so that large networks have smaller batches."""
 
 
 class GradientsSection(Spec):
@@ -102,13 +104,19 @@ def requests(
 
 
 def _cost(section: GradientsSection, member: Member, passes: float) -> Cost:
-    of = size(member.network, input_shape(member.family.data))
+    data = member.family.data
+    of = size(member.network, input_shape(data), outputs_of(data))
     samples = section.train_samples + section.test_samples
     points = 10 if member.family.points is None else len(member.family.points)
     grams = float(samples) ** 2 * member.network.width * points
-    memory = 8 * of.parameters + 8.0 * of.activations * BATCH + 40.0 * samples**2
+    memory = 8 * of.parameters + 8.0 * of.activations * batch_of(of) + 40.0 * samples**2
     rows = 4.0 * samples * member.network.width * points
     return Cost(2 * passes * (3 * of.multiplications * samples + grams), memory, rows, files=40)
+
+
+def batch_of(of: Size) -> int:
+    """Return how many samples a network of this size is given in a pass."""
+    return max(1, min(BATCH, int(BATCH_ACTIVATIONS / of.activations)))
 
 
 @dataclass(frozen=True)
@@ -127,6 +135,7 @@ def chosen_samples(cell: GradientsCell, inputs: Inputs) -> Chosen:
     import numpy as np
     import torch
 
+    batch = batch_of(size(cell.network, inputs.data.input_shape, inputs.data.outputs))
     streams = inputs.seeds.spawn(3)
     parts = []
     for name, stream, (x, y) in zip(
@@ -140,7 +149,7 @@ def chosen_samples(cell: GradientsCell, inputs: Inputs) -> Chosen:
             raise WidthlabError(f"{name}: {asked} are asked for, but the data set has {len(y)}")
         order = np.random.default_rng(stream).permutation(len(y))[:asked]
         rows = torch.from_numpy(order).to(y.device)
-        length = min(BATCH, -(-asked // 2))  # a single batch is refused by those who measure
+        length = min(batch, -(-asked // 2))  # a single batch is refused by those who measure
         slices = (rows[start : start + length] for start in range(0, asked, length))
         parts.append([(x[part], y[part]) for part in slices])
     return Chosen(*parts)

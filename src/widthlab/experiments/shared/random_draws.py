@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 from widthlab.costs import Cost, input_shape, size
 from widthlab.errors import WidthlabError
 from widthlab.experiments.shared.base import Grid, Inputs, Perceptrons, Request, slug_of
+from widthlab.experiments.shared.families import misfit
 from widthlab.specs import (
     MLP,
     WHOLE,
@@ -76,6 +77,10 @@ class DrawsSection(Spec):
         most, _ = self.data.most()
         if self.inputs > most:
             raise ValueError(f"inputs: {self.inputs} are asked for, but data has {most:g} at most")
+        for label, architecture in self.models.items():
+            problem = misfit(architecture, self.data)
+            if problem:
+                raise ValueError(f"models.{label}: {problem}")
         return self
 
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from widthlab.errors import WidthlabError
 from widthlab.scaling import Interval
+from widthlab.statistics.alignment.limits import Jackknife
 from widthlab.theory.certificate import AlignmentMoments, samples_needed
 
 Array = NDArray[np.float64]
@@ -79,6 +81,8 @@ class Certificate:
     reason: str
     """Why nothing is certified; empty where something is."""
     controls: tuple[Control, ...]
+    jackknife: Jackknife
+    """The unbiased moments with their covariance, from which the limits are."""
 
     @property
     def certified(self) -> bool:
@@ -92,16 +96,39 @@ class Certificate:
     def needed(self, target: float, *, cautious: bool = True) -> int | None:
         """Return M = K that brings B_exact to `target`; None where it is not certified at all.
 
-        Cautious: with the lower limits of d_∥ and d₂ in place of the estimates. Draws are taken as
-        independent, not from finite pools.
+        Cautious: the smallest M = K whose upper confidence limit of B_exact is at most `target`, so
+        that `meets` would say yes of it, with the same error rate. Otherwise by the estimates of
+        d_∥ and d₂. Draws are taken as independent, not from finite pools. Raises WidthlabError for
+        a target outside (0, 1).
         """
+        if not 0 < target < 1:
+            raise WidthlabError(f"the target of a bound must lie between 0 and 1, not {target:g}")
         if not self.certified:
             return None
-        parallel = self.d_parallel.low if cautious else self.d_parallel.value
-        second = self.d_2.low if cautious else self.d_2.value
+        if cautious:
+            return self._smallest(target)
+        parallel, second = self.d_parallel.value, self.d_2.value
         if not (parallel > 0 and second > 0):
             return None
         return samples_needed(AlignmentMoments.of_equal_laws(1.0, 1 / parallel, 1 / second), target)
+
+    def _smallest(self, target: float) -> int | None:
+        """Search M = K by doubling, then halving; the limit falls with M = K."""
+
+        def enough(m: int) -> bool:
+            square = self.jackknife.ratio((1 / m, 1 / m, 1 / m**2))[0][0]
+            return bool(1 / (1 + square) <= target)
+
+        m = 1
+        while not enough(m):
+            if m > 2**40:
+                return None
+            m *= 2
+        low, high = m // 2, m
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if enough(middle) else (middle, high)
+        return high
 
     def __repr__(self) -> str:
         """Return a few lines that a person can read."""

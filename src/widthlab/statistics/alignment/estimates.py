@@ -23,7 +23,7 @@ share is certified by chance.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,9 @@ from widthlab.theory.certificate import (
 Array = NDArray[np.float64]
 Laws = Literal["equal", "different"]
 Budgets = Sequence[tuple[int, int]]
+
+BLOCK_NUMBERS = 2**16
+"""Signs of flips that go through the estimates at a time, so that memory stays small."""
 
 NAMES: dict[Laws, dict[str, str]] = {
     "equal": {"signal": "|μ|²", "square": "|μ|⁴", "train_spread": "μ'Σμ", "noise": "tr Σ²"},
@@ -133,6 +136,7 @@ def certificate(
             _control("flipped", gram, signs, f1, f2, rate),
             _control("centred", centred(gram), signs, f1, f2, rate),
         ),
+        jackknife=jackknife,
     )
 
 
@@ -168,14 +172,14 @@ def _p_value(gram: Array, found: Estimates, signs: list[Array]) -> float:
     """Return the larger p-value of the signal against flips of each group's signs."""
     observed = float(found.unbiased.signal[0])
     if len(signs) == 1:
-        off = gram - np.diag(gram.diagonal())
         n = len(gram)
-        groups = [np.sum(signs[0] * (signs[0] @ off), axis=1) / (n * (n - 1))]
+        total = np.sum(signs[0] * (signs[0] @ gram), axis=1) - np.trace(gram)
+        groups = [total / (n * (n - 1))]
     else:
         groups = [signs[0] @ gram.mean(axis=1) / len(gram), signs[1] @ gram.mean(axis=0)]
         groups[1] /= gram.shape[1]
     # A flip of all signs gives the value itself, up to rounding.
-    least = observed - 1e-12 * float(np.abs(gram).mean())
+    least = observed - 1e-12 * float(np.linalg.norm(gram)) / gram.size**0.5
     return max((1 + int(np.sum(values >= least))) / (1 + len(values)) for values in groups)
 
 
@@ -254,18 +258,36 @@ def _control(
     name: str, gram: Array, signs: list[Array], f1: Array, f2: Array, rate: float
 ) -> Control:
     """Send sign-flipped gradients through the same estimates, limits and rules."""
-    found = equal_laws(gram, signs[0]) if len(signs) == 1 else different_laws(gram, *signs)
-    signal, positive = found.unbiased.signal, found.unbiased.positive
-    low, _ = Jackknife.of(found, rate).ratio((1.0, 1.0, 1.0))
+    step = max(1, BLOCK_NUMBERS // max(gram.shape))
+    blocks = [
+        _flipped(gram, [group[start : start + step] for group in signs], f1, f2, rate)
+        for start in range(0, len(signs[0]), step)
+    ]
+    signal, positive, above, align, exact = map(np.concatenate, zip(*blocks, strict=True))
     # Flips of flipped gradients are flips, so that each is judged among the others.
-    rank = np.array([np.mean(signal >= value) for value in signal])
-    plug_in = dimensions(found.plug_in.law).align
+    rank = np.mean(signal >= signal[:, None], axis=1)
     return Control(
         name=name,
-        certified=float(np.mean(positive & (low > 0) & (rank <= rate * (1 + 1e-9)))),
+        certified=float(np.mean(positive & above & (rank <= rate * (1 + 1e-9)))),
         point_estimates=float(np.mean(positive)),
-        plug_in_d_align=float(np.median(plug_in)),
-        plug_in_b_exact=np.median(_bounds(found.plug_in, f1, f2)[0], axis=0),
+        plug_in_d_align=float(np.median(align)),
+        plug_in_b_exact=np.median(exact, axis=0),
+    )
+
+
+def _flipped(
+    gram: Array, signs: list[Array], f1: Array, f2: Array, rate: float
+) -> tuple[NDArray[Any], ...]:
+    """Return of some flips: the signal, whether all estimates are positive, whether the signal's
+    lower limit is, and the plug-in d_align and B_exact."""
+    found = equal_laws(gram, signs[0]) if len(signs) == 1 else different_laws(gram, *signs)
+    low, _ = Jackknife.of(found, rate).ratio((1.0, 1.0, 1.0))
+    return (
+        found.unbiased.signal,
+        found.unbiased.positive,
+        low > 0,
+        dimensions(found.plug_in.law).align,
+        _bounds(found.plug_in, f1, f2)[0],
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
@@ -35,8 +36,9 @@ from widthlab.statistics.alignment.points import (
 from widthlab.statistics.alignment.pooling import Pooling
 from widthlab.statistics.draws import tapped
 
-Mask = Callable[[Any], Tensor]
-"""From a batch to its mask (samples, *positions), true where a position counts."""
+Mask = Callable[[Any], Tensor | None]
+"""From a batch to its mask (samples, *positions), true where a position counts; None where all do.
+"""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ def activation_gradients(
     batches: Iterable[Any],
     *,
     mask: Mask | None = None,
+    name: str = "loader",
 ) -> Iterator[ActivationGradients]:
     """Measure the gradient of every sample's loss by the activations at `points`.
 
@@ -67,7 +70,7 @@ def activation_gradients(
     measured in one forward and one backward pass for each batch (and one more of the first, which
     checks that samples do not affect one another). The model is in evaluation mode with frozen
     parameters meanwhile, and left as it was found. Disk space is n·F numbers for each point; the
-    rows are gone when the context ends.
+    rows are gone when the context ends. `name` is what messages call the batches.
 
     Raises WidthlabError, in one sentence that says what to change, for a point that does not exist,
     that the forward pass does not reach or uses twice, or that the loss does not depend on; a loss
@@ -75,7 +78,9 @@ def activation_gradients(
     finite; a single batch; and fewer than four samples.
     """
     poolings = insertion_points(model, points)
-    values: list[NDArray[np.float64]] = []
+    batches = several(batches, name)
+    # Python's numbers: small arrays kept between large ones that are freed make the heap grow.
+    values: list[float] = []
     with TemporaryDirectory(prefix="widthlab-") as folder, ExitStack() as files:
         spool = _Spool(Path(folder), list(poolings), files)
         watch = _Watch(list(poolings))
@@ -86,13 +91,42 @@ def activation_gradients(
                 loss = sample_losses(losses, model, batch)
                 gradients = watch.gradients(loss, check=number == 0)
                 chosen = None if mask is None else mask(batch)
-                for name, gradient in zip(poolings, gradients, strict=True):
-                    rows = poolings[name].pool(gradient, chosen)
-                    spool.add(name, rows.detach().cpu().numpy(), number)
-                values.append(loss.detach().to("cpu", torch.float64).numpy())
-        found = np.concatenate(values) if values else np.empty(0)
-        _check_enough(len(found), len(values))
+                for point, gradient in zip(poolings, gradients, strict=True):
+                    rows = poolings[point].pool(gradient, chosen)
+                    spool.add(point, rows.detach().cpu().numpy(), number)
+                values.extend(loss.detach().to("cpu", torch.float64).tolist())
+        found = np.array(values, dtype=np.float64)
+        if len(found) < LEAST_SAMPLES:
+            raise WidthlabError(
+                f"an alignment certificate needs at least {LEAST_SAMPLES} samples, but the {name} "
+                f"gave {len(found)}"
+            )
         yield ActivationGradients(spool.opened(), poolings, found)
+
+
+def each_gram(
+    model: nn.Module,
+    points: Points,
+    losses: Losses,
+    train: Iterable[Any],
+    test: Iterable[Any],
+    *,
+    mask: Mask | None = None,
+) -> Iterator[tuple[str, Grams]]:
+    """Yield the Gram matrices of training and test gradients, point by point.
+
+    Arguments and errors are those of `activation_gradients`; all points are measured before the
+    first is yielded. One point's matrices are in memory at a time, unless they are kept.
+    """
+    first_name, second_name = "training loader", "test loader"
+    # Both, before a long pass over the first.
+    train, test = several(train, first_name), several(test, second_name)
+    with (
+        activation_gradients(model, points, losses, train, mask=mask, name=first_name) as first,
+        activation_gradients(model, points, losses, test, mask=mask, name=second_name) as second,
+    ):
+        for name, rows in first.rows.items():
+            yield name, gram_matrices(rows, second.rows[name])
 
 
 def alignment_grams(
@@ -109,11 +143,7 @@ def alignment_grams(
     Arguments and errors are those of `activation_gradients`. What remains is the Gram matrices; the
     rows are gone.
     """
-    with (
-        activation_gradients(model, points, losses, train, mask=mask) as first,
-        activation_gradients(model, points, losses, test, mask=mask) as second,
-    ):
-        return {name: gram_matrices(rows, second.rows[name]) for name, rows in first.rows.items()}
+    return dict(each_gram(model, points, losses, train, test, mask=mask))
 
 
 class _Watch:
@@ -148,6 +178,11 @@ class _Watch:
                 raise WidthlabError(
                     f"insertion point '{name}' is not reached in the forward pass; leave it out"
                 )
+            if len(loss) == 1 < self.samples[index]:
+                raise WidthlabError(
+                    f"the loss has one number for a batch of {self.samples[index]} samples; it "
+                    'seems to be averaged: use reduction="none"'
+                )
             if self.samples[index] != len(loss):
                 raise WidthlabError(
                     f"insertion point '{name}' has {self.samples[index]} entries on its first axis "
@@ -165,7 +200,8 @@ class _Watch:
                 if gradient is not None and bool((gradient[1:].nan_to_num(0.0) != 0).any()):
                     raise WidthlabError(
                         f"the loss of one sample depends on others through '{name}'; samples must "
-                        "not affect one another: normalise by running statistics or within samples"
+                        "not affect one another: normalise by running statistics or within "
+                        "samples, and do not average the loss over them"
                     )
         found: list[Tensor] = []
         gradients = torch.autograd.grad(loss.sum(), edges, allow_unused=True)
@@ -216,14 +252,20 @@ class _Spool:
         return found
 
 
-def _check_enough(samples: int, batches: int) -> None:
-    if samples < LEAST_SAMPLES:
+def several(batches: Iterable[Any], name: str) -> Iterable[Any]:
+    """Return the same batches; raises WidthlabError where there is only one of them.
+
+    That is known before the first is measured, from their number or from a look at the second.
+    """
+    try:
+        count = len(batches)  # type: ignore[arg-type]
+    except TypeError:
+        rest = iter(batches)
+        first = list(islice(rest, 2))
+        count, batches = len(first), chain(first, rest)
+    if count == 1:
         raise WidthlabError(
-            f"an alignment certificate needs at least {LEAST_SAMPLES} samples, but the loader gave "
-            f"{samples}"
+            f"the {name} gives all samples in one batch; give several smaller batches, so that "
+            "memory does not grow with the number of samples"
         )
-    if batches == 1:
-        raise WidthlabError(
-            f"the loader gave all {samples} samples in one batch; give several smaller batches, so "
-            "that memory does not grow with the number of samples"
-        )
+    return batches

@@ -74,8 +74,9 @@ def equal_laws(gram: Array, signs: Array | None = None) -> Estimates:
         )
     flips = np.ones((1, n)) if signs is None else signs
     diagonal = gram.diagonal()
-    off = gram - np.diag(diagonal)
-    column = np.sum(off * off, axis=0)
+    off = gram.copy()
+    np.fill_diagonal(off, 0.0)
+    column = np.einsum("ij,ij->i", off, off)
     f = float(column.sum())
     sums = flips * (flips @ off)
     s, r2 = sums.sum(axis=1), np.sum(sums * sums, axis=1)
@@ -114,8 +115,8 @@ def different_laws(
         )
     first = np.ones((1, n1)) if train_signs is None else train_signs
     second = np.ones((1, n2)) if test_signs is None else test_signs
-    squares = cross * cross
-    f_rows, f_columns = squares.sum(axis=1), squares.sum(axis=0)
+    f_rows = np.einsum("ij,ij->i", cross, cross)
+    f_columns = np.einsum("ij,ij->j", cross, cross)
     f = float(f_rows.sum())
     rows, columns = first * (second @ cross.T), second * (first @ cross)
     s = rows.sum(axis=1)

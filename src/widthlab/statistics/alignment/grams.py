@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from mmap import MADV_DONTNEED
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg.blas import dsyrk
 
 from widthlab.errors import WidthlabError
 
 Array = NDArray[np.float64]
 
-CHUNK_BYTES = 2**25
+CHUNK_BYTES = 2**24
 """Memory of the rows that are in float64 at a time."""
+MAPPED_BYTES = 2**23
+"""Memory of the files of rows that are mapped at a time."""
+READ_AHEAD = 2**16
+"""What the kernel maps around one address."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +51,41 @@ def gram_matrices(train: NDArray[np.floating], test: NDArray[np.floating]) -> Gr
             "the sample"
         )
     n1, n2 = len(train), len(test)
-    total = np.zeros((n1 + n2, n1 + n2))
-    size = max(1, CHUNK_BYTES // (8 * max(1, n1 + n2)))
-    for start in range(0, train.shape[1], size):
-        columns = slice(start, start + size)
-        rows = np.concatenate([train[:, columns], test[:, columns]], dtype=np.float64)
-        total += rows @ rows.T
+    # Fortran's order, as BLAS adds to it in place.
+    total = np.zeros((n1 + n2, n1 + n2), order="F")
+    features = train.shape[1]
+    size = max(1, min(features, CHUNK_BYTES // (8 * max(1, n1 + n2))))
+    rows = np.empty((n1 + n2, size))
+    for start in range(0, features, size):
+        columns = slice(start, min(start + size, features))
+        width = columns.stop - start
+        _read(train, columns, rows[:n1, :width])
+        _read(test, columns, rows[n1:, :width])
+        total = dsyrk(1.0, rows[:, :width].T, 1.0, total, trans=1, lower=1, overwrite_c=1)
+    for i in range(1, n1 + n2):
+        total[:i, i] = total[i, :i]
     return Grams(total[:n1, :n1], total[:n1, n1:], total[n1:, n1:])
+
+
+def _read(rows: NDArray[np.floating], columns: slice, out: Array) -> None:
+    """Copy columns of rows that may be mapped from a file, and give its pages back on the way.
+
+    They would count as memory of this process as long as there is no want of it.
+    """
+    mapped = getattr(rows, "_mmap", None) if getattr(rows, "mode", "") == "r" else None
+    touched = min(rows.shape[1] * rows.itemsize, out.shape[1] * rows.itemsize + READ_AHEAD)
+    step = max(1, MAPPED_BYTES // max(1, touched))
+    for start in range(0, len(rows), step):
+        part = slice(start, start + step)
+        out[part] = rows[part, columns]
+        if mapped is not None:
+            mapped.madvise(MADV_DONTNEED)
 
 
 def centred(gram: Array) -> Array:
     """Return H C H', the inner products (n₁, n₂) once each side's mean is taken off its samples."""
     rows, columns = gram.mean(axis=1, keepdims=True), gram.mean(axis=0, keepdims=True)
-    return np.asarray(gram - rows - columns + gram.mean())
+    found: Array = gram - rows
+    found -= columns
+    found += gram.mean()
+    return found

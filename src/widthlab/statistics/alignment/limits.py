@@ -43,7 +43,7 @@ class Jackknife:
             values = _parts(group)
             n = values.shape[1]
             deviations = values - values.mean(axis=1, keepdims=True)
-            covariance += (n - 1) / n * np.einsum("rni,rnj->rij", deviations, deviations)
+            covariance += (n - 1) / n * (deviations.mT @ deviations)
         smallest = min(group.signal.shape[1] for group in estimates.left_out)
         return cls(parts, covariance, float(student.ppf(1 - error_rate, smallest - 1)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
@@ -47,15 +48,22 @@ def insertion_points(model: nn.Module, points: Points) -> dict[str, Pooling]:
 
 
 def first_tensor(name: str, output: Any) -> Tensor:
-    """Return the activation in a module's output: a tensor, or the first entry of a tuple.
+    """Return the activation in a module's output.
 
-    Raises WidthlabError for anything else, and where it can have no gradient.
+    That is the output itself, the first entry of a tuple, or the first tensor of a dataclass, as
+    modules of `transformers` return them, other than its `loss`. Raises WidthlabError for anything
+    else, and where it can have no gradient.
     """
-    tensor = output[0] if isinstance(output, tuple | list) and output else output
+    key = _field(output)
+    if key is not None:
+        tensor = getattr(output, key)
+    else:
+        tensor = output[0] if isinstance(output, tuple | list) and output else output
     if not isinstance(tensor, Tensor):
         raise WidthlabError(
             f"insertion point '{name}' returns a {type(output).__name__} whose first entry is no "
-            "tensor; choose a module that returns a tensor, or a tuple that begins with one"
+            "tensor; choose a module that returns a tensor, or a tuple or dataclass that begins "
+            "with one, such as a submodule of it"
         )
     if not tensor.is_floating_point():
         raise WidthlabError(
@@ -69,6 +77,9 @@ def with_first(output: Any, tensor: Tensor) -> Any:
     """Return a module's output with its activation replaced."""
     if isinstance(output, Tensor):
         return tensor
+    key = _field(output)
+    if key is not None:
+        return replace(output, **{key: tensor})
     if isinstance(output, list):
         return [tensor, *output[1:]]
     rest = output[1:]
@@ -109,6 +120,14 @@ def _moved(batch: Any, device: torch.device) -> Any:
 def _matches(name: str, pattern: str) -> bool:
     parts, wanted = name.split("."), pattern.split(".")
     return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
+
+
+def _field(output: Any) -> str | None:
+    """Return the name of a dataclass's first tensor that is not its loss."""
+    if not is_dataclass(output):
+        return None
+    names = [field.name for field in fields(output) if field.init and field.name != "loss"]
+    return next((name for name in names if isinstance(getattr(output, name), Tensor)), None)
 
 
 def _named(output: Any) -> bool:

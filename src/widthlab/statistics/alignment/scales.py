@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from widthlab.statistics.alignment.gradients import Mask
+from widthlab.statistics.alignment.losses import Losses
 from widthlab.statistics.alignment.points import (
     Points,
     batch_beside,
@@ -21,19 +22,24 @@ from widthlab.statistics.draws import tapped
 
 
 def matching_norms(
-    model: nn.Module, points: Points, batches: Iterable[Any], *, mask: Mask | None = None
+    model: nn.Module,
+    points: Points,
+    batches: Iterable[Any],
+    *,
+    losses: Losses | None = None,
+    mask: Mask | None = None,
 ) -> dict[str, float]:
     """Return |b| at each point for which adding b changes the activation by its own size.
 
     That is, spread(b) has the root-mean-square norm of the activations z of single samples, all
     channels and positions together; for one bias per channel (`sum`) it is the rms over samples
-    and positions of the channels' norm. In units of the activation; the model takes a batch's
-    first entry, as in batches (inputs, targets). Points as for `activation_gradients`.
+    and positions of the channels' norm. In units of the activation. The model runs as it does
+    for `losses`; without, it takes a batch's first entry, as in batches (inputs, targets). Points
+    as for `activation_gradients`.
     """
     poolings = insertion_points(model, points)
     names, total, own = list(poolings), {}, {}
     squares, spreads = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
-    samples = 0
     chosen: Tensor | None = None
 
     def tap(index: int, output: Any) -> Any:
@@ -50,8 +56,7 @@ def matching_norms(
         for batch in batches:
             batch = batch_beside(model, batch)
             chosen = None if mask is None else mask(batch)
-            model(batch[0])
-            samples += len(batch[0])
+            model(batch[0]) if losses is None else losses(model, batch)
             for name in names:
                 squares[name] += total[name]
                 spreads[name] += own[name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import plain
+import plain_networks as plain
 import pytest
 import torch
 from torch import Tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import plain
+import plain_networks as plain
 import pytest
 import torch
 import xarray as xr

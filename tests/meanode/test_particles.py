@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-import plain
+import plain_networks as plain
 import pytest
 import torch
 from torch import Tensor
