@@ -18,6 +18,7 @@ from pydantic import AfterValidator, Field, model_validator
 from widthlab.costs import Cost, input_shape, size
 from widthlab.experiments.shared.base import Inputs, Measured, Request
 from widthlab.experiments.shared.measured_gradients import (
+    POINTS,
     GradientsCell,
     GradientsSection,
     Samples,
@@ -47,8 +48,6 @@ METHOD = (
     "anything; their intervals are of paired differences. Points and draws of one network depend "
     "on one another: shares are counted over networks."
 )
-POINTS = 10
-"""Insertion points that are counted for a family that does not name its own."""
 OVERHEAD = 1e9
 """Operations in whose time one expansion's small steps are made (measured: 0.05 s)."""
 LEAST_FRESH = 32

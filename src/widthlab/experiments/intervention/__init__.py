@@ -93,7 +93,7 @@ def cells(section: Section, seed: int) -> list[Request]:
         own = ("scales", "step_samples", "held_out_samples")
         return Cell.model_validate({**fields, **{name: getattr(section, name) for name in own}})
 
-    return requests(section, seed, make, passes=1 + 2 * len(section.scales))
+    return requests(section, seed, make, tests=1 + len(section.scales))
 
 
 def extract(cell: Cell, inputs: Inputs) -> xr.Dataset:

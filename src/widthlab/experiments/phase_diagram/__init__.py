@@ -193,10 +193,10 @@ def sweep(section: Section, measured: list[Measured]) -> xr.Dataset:
 
 def figures(dataset: xr.Dataset) -> list[Figure]:
     """Return the phases with their boundaries, maps of each quantity, and curves in σ_v."""
-    from widthlab.experiments.phase_diagram import drawings
+    from widthlab.experiments.phase_diagram import drawings, lines
 
     found = []
     for label in dataset["model"].to_numpy():
         own = dataset.sel(model=label)
-        found += [drawings.phase_map(own), drawings.quantity_maps(own), drawings.curves(own)]
+        found += [drawings.phase_map(own), drawings.quantity_maps(own), lines.curves(own)]
     return found

@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 Samples = Annotated[int, Field(ge=8), WHOLE, Unit("samples")]
 Batch = tuple["Tensor", "Tensor"]
 
+POINTS = 10
+"""Insertion points that are counted where a family names none (resnet20 has ten signals)."""
+
+CONTROLS = 4000
+"""Products for each pair of samples and insertion point in a certificate with its noise controls
+(twice 199 sign flips, several of each; measured)."""
+
 BATCH = 32
 """Most samples in a pass; what is measured does not depend on it."""
 BATCH_ACTIVATIONS = 2**30
@@ -77,12 +84,18 @@ C = TypeVar("C", bound=GradientsCell)
 
 
 def requests(
-    section: GradientsSection, seed: int, make: Callable[..., C], passes: float = 1.0
+    section: GradientsSection,
+    seed: int,
+    make: Callable[..., C],
+    *,
+    passes: float = 1.0,
+    tests: float = 0.0,
 ) -> list[Request]:
     """Return one cell, and one checkpoint, for every network of the families.
 
     `make` is given the fields of `GradientsCell`; `passes` says how often the samples run through
-    the network, forward and backward.
+    the network, forward and backward, and `tests` how often the test samples do for each insertion
+    point, forward.
     """
     found = []
     for member in members(section.families):
@@ -97,21 +110,22 @@ def requests(
             test_samples=section.test_samples,
         )
         slug = slug_of(member.network, f"s{member.seed}")
-        cost = _cost(section, member, passes)
+        cost = _cost(section, member, passes, tests)
         checkpoint = member.checkpoint(seed)
         found.append(Request(cell, member.label, slug, family.data, (checkpoint,), cost))
     return found
 
 
-def _cost(section: GradientsSection, member: Member, passes: float) -> Cost:
+def _cost(section: GradientsSection, member: Member, passes: float, tests: float) -> Cost:
     data = member.family.data
     of = size(member.network, input_shape(data), outputs_of(data))
     samples = section.train_samples + section.test_samples
-    points = 10 if member.family.points is None else len(member.family.points)
-    grams = float(samples) ** 2 * member.network.width * points
+    points = POINTS if member.family.points is None else len(member.family.points)
+    grams = float(samples) ** 2 * (member.network.width + CONTROLS) * points
     memory = 8 * of.parameters + 8.0 * of.activations * batch_of(of) + 40.0 * samples**2
     rows = 4.0 * samples * member.network.width * points
-    return Cost(2 * passes * (3 * of.multiplications * samples + grams), memory, rows, files=40)
+    runs = 3 * passes * samples + tests * points * section.test_samples
+    return Cost(2 * (of.multiplications * runs + passes * grams), memory, rows, files=40)
 
 
 def batch_of(of: Size) -> int:
