@@ -298,6 +298,9 @@ def bound(dataset: xr.Dataset, data: pd.DataFrame, counted: str) -> Figure:
             part = PARTS[number % 2]
             own = fitted[fitted["part"] == part]
             if number < 2:
+                if len(own):  # one point alone gives a logarithmic axis no length
+                    axes.set_xscale("log")
+                    axes.set_xlim(0.8 * own["bound"].min(), 1.25 * own["bound"].max())
                 plots.series(
                     axes,
                     own,
