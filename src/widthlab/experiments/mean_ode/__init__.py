@@ -217,9 +217,10 @@ def sweep(section: Section, measured: list[Measured]) -> xr.Dataset:
     from widthlab.claims import to_json
     from widthlab.experiments.mean_ode.claims import claims
     from widthlab.experiments.mean_ode.errors import Errors
+    from widthlab.experiments.mean_ode.tables import dataset as as_dataset
 
     errors = Errors.of(section, measured)
-    dataset = errors.dataset()
+    dataset = as_dataset(errors)
     dataset.attrs["claims"] = to_json(claims(errors))
     return dataset
 
