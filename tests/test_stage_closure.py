@@ -96,8 +96,45 @@ LANGUAGE = {
     },
 }
 FAMILY = {"width": [8, 16]}
+DEEP = {"inputs": 3, "steps": 2, "data": GAUSSIAN}
 SECTIONS = [
     {
+        "phase_diagram": {
+            **DEEP,
+            "models": {"tanh": {}, "relu": {"activation": "relu"}},
+            "sigma_v": [0.1, 0.5, 1, 4, 50],
+            "width": [3, 5],
+            "depth": [2, 4],
+            "hidden": 40,
+            "draws": 4,
+        },
+        "mean_ode": {
+            **DEEP,
+            "depth": [4, 8, 16],
+            "hidden": [1, 4],
+            "more_seeds": [{"hidden": 4, "seeds": 16}],
+            "width": 3,
+            "seeds": 8,
+            "width_sweep": {
+                "width": [12, 16, 20],
+                "depth": 16,
+                "hidden": 8,
+                "embeddings": 4,
+                "seeds": 4,
+            },
+            "reference": {"depth": 64, "hidden": 8, "seeds": 4},
+            "particles": 64,
+        },
+        "lazy_ode": {
+            **DEEP,
+            "alpha": [1, 2, 4, 5, 64],
+            "sizes": [{"depth": 4, "hidden": 256}, {"depth": 32, "hidden": 64}],
+            "width": 3,
+            "seeds": 4,
+            "particles": 32,
+            "replicates": 4,
+        },
+        "residual_scale": {**DEEP, "depth": [2, 4], "width": 3, "hidden": 2, "seeds": 4},
         "alignment": {**FAMILIES, "step_samples": [2, 4], "held_out_samples": [2], "draws": 5},
         "intervention": {
             **FAMILIES,

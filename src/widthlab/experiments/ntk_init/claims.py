@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from widthlab.experiments.shared.backward_laws import exact_backwards
+from widthlab.experiments.shared.shifts import FLOORS, stands_out
 from widthlab.specs import MLP, Perceptron
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ SMALL = 0.1
 """Largest L/N at which moments are compared: beyond, heavy tails hide them."""
 LEADING = 0.25
 """Largest L/N at which the leading order in 1/N is judged by an exponent."""
-FLOORS = 5.0
-"""How many times its noise a shift must be, if it falls as 1/N, for a width to enter a fit."""
 
 
 def fits(section: Section, samples: Samples) -> Fits:
@@ -59,31 +58,13 @@ def fits(section: Section, samples: Samples) -> Fits:
         law = fit_power_law(at[shallow], own, statistic=root)
         found["fluctuation"][label] = shallow, law
         seen = {
-            depth: _visible({width: samples[label, depth, width] for width in at[depth]})
+            depth: stands_out({n: samples[label, depth, n][1] for n in at[depth]}, -1.0)
             for depth in section.depth
         }
         deep = max(section.depth, key=lambda d: (len(seen[d]), len(at[d]) >= 3, d))
         means = [samples[label, deep, width][1] for width in seen[deep]]
         found["shift"][label] = deep, fit_power_law(seen[deep], means, statistic=distance)
     return found
-
-
-def _visible(samples: dict[int, tuple[Array, Array]]) -> list[int]:
-    """Return the widths at which a shift that falls as 1/N stands out of the mean's noise."""
-    from widthlab.statistics.kernel_moments import distance
-
-    known = {width: halves for width, (_, halves) in samples.items() if len(halves)}
-    if not known:
-        return []
-    narrowest = min(known)
-    size = float(distance(known[narrowest][None])[0]) * narrowest
-    return [width for width, own in known.items() if size / width > FLOORS * _noise(own)]
-
-
-def _noise(halves: Array) -> float:
-    """Return the noise of the mean of halves (blocks, 2, k), in norm."""
-    parts = halves.reshape(-1, halves.shape[-1])
-    return float(np.sqrt(parts.var(axis=0, ddof=1).sum() / len(parts)))
 
 
 def slopes(section: Section, found: Fits) -> xr.Dataset:
