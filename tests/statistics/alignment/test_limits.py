@@ -65,3 +65,12 @@ def test_no_signal_has_a_lower_limit_of_zero():
     q = np.random.default_rng(5).standard_normal((30, 6))
     low, _ = Jackknife.of(equal_laws(q @ q.T), RATE).ratio((0.0, 0.0, 1.0))
     assert low[0] == 0
+
+
+def test_pools_that_are_used_up_leave_nothing_to_chance():
+    """No variance, whatever the moments are: infinite where the signal has a positive limit."""
+    low, high = Jackknife.of(found("different"), RATE).ratio((0.0, 0.0, 0.0))
+    assert (low[0], high[0]) == (np.inf, np.inf)
+    q = np.random.default_rng(5).standard_normal((30, 6))
+    low, high = Jackknife.of(equal_laws(q @ q.T), RATE).ratio((0.0, 0.0, 0.0))
+    assert (low[0], high[0]) == (0, np.inf)

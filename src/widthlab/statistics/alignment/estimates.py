@@ -1,8 +1,8 @@
 """The alignment certificate of one insertion point, from Gram matrices alone.
 
-What is certified is not a point estimate, since on pure noise that of |μ|² is positive about half
+What is relied on is not a point estimate, since on pure noise that of |μ|² is positive about half
 the time, and all that a bound needs still in 7 % (24 samples, 6 features), but a limit:
-`Certificate.certified` says that an upper confidence limit of Pr(μ_M·g_K ≤ 0) lies below 1. Two
+`Certificate.has_signal` says that an upper confidence limit of Pr(μ_M·g_K ≤ 0) lies below 1. Two
 things must happen for that.
 
 1. The estimate of |μ|² (m₁·m₂) is among the largest when it is compared with the same estimate of
@@ -17,20 +17,28 @@ things must happen for that.
    gamma variables of shape ½, in 14 % at 100 samples: heavy tails need more samples.)
 
 The error rate is (1 − level)/2, and that of one point: of many points that are all noise, this
-share is certified by chance.
+share has a signal by chance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from widthlab.errors import WidthlabError
 from widthlab.scaling import Interval
-from widthlab.statistics.alignment.certificates import Certificate, Control
+from widthlab.statistics.alignment.budgets import Budgets as Budgets
+from widthlab.statistics.alignment.budgets import Pools, checked_budgets
+from widthlab.statistics.alignment.certificates import Certificate
+from widthlab.statistics.alignment.controls import (
+    bounds,
+    noise_control,
+    random_signs,
+    ranks,
+    stands_out,
+)
 from widthlab.statistics.alignment.gram_moments import (
     Estimates,
     GramMoments,
@@ -39,20 +47,13 @@ from widthlab.statistics.alignment.gram_moments import (
 )
 from widthlab.statistics.alignment.grams import Grams, centred
 from widthlab.statistics.alignment.limits import Jackknife
-from widthlab.theory.certificate import (
-    alignment_bound,
-    alignment_variance,
-    cantelli_bound,
-    dimensions,
-    sampling_factor,
-)
+from widthlab.theory.certificate import alignment_bound, dimensions, sampling_factor
 
 Array = NDArray[np.float64]
 Laws = Literal["equal", "different"]
-Budgets = Sequence[tuple[int, int]]
 
-BLOCK_NUMBERS = 2**16
-"""Signs of flips that go through the estimates at a time, so that memory stays small."""
+MOST_FLIPS = 20_000
+"""Sign flips at most: their signs are kept, and all go through the estimates."""
 
 NAMES: dict[Laws, dict[str, str]] = {
     "equal": {"signal": "|μ|²", "square": "|μ|⁴", "train_spread": "μ'Σμ", "noise": "tr Σ²"},
@@ -72,12 +73,12 @@ def certificate(
     budgets: Budgets,
     *,
     laws: Laws = "equal",
-    pools: tuple[float, float] = (np.inf, np.inf),
+    pools: Pools = (np.inf, np.inf),
     level: float = 0.95,
     flips: int = 199,
     seed: int | np.random.SeedSequence = 0,
 ) -> Certificate:
-    """Return what gradients certify for steps along the mean of M samples, seen on K others.
+    """Return what gradients tell of steps along the mean of M samples, seen on K others.
 
     `budgets` are pairs (M, K). With `laws` equal, training and test samples are of one law and all
     are pooled; with different laws only their cross products count. `pools` are the sizes of finite
@@ -87,26 +88,27 @@ def certificate(
     signs are always part of the result (see `Control`).
 
     Raises WidthlabError for fewer than four samples (of each law), Gram matrices that are not
-    finite, budgets beyond the pools, and fewer flips than the level needs.
+    finite, budgets or pools that `checked_budgets` refuses, and fewer flips than the level needs or
+    more than `MOST_FLIPS`.
     """
     rate = (1 - level) / 2
     gram = grams.pooled if laws == "equal" else grams.cross
-    _check(gram, budgets, laws, rate, flips)
-    f1, f2 = _factors(budgets, pools)
+    budgets = checked_budgets(budgets, pools)
+    _check(gram, laws, rate, flips)
+    m, k = np.asarray(budgets, dtype=np.float64).T
+    f1, f2 = factors = sampling_factor(m, pools[0]), sampling_factor(k, pools[1])
     generator = np.random.default_rng(seed)
-    signs: list[Array] = [
-        np.where(generator.integers(0, 2, size=(flips, n)) == 1, 1.0, -1.0)
-        for n in (gram.shape[:1] if laws == "equal" else gram.shape)
-    ]
+    groups = gram.shape[:1] if laws == "equal" else gram.shape
+    signs, noise = (random_signs(generator, flips, groups) for _ in range(2))
     found = equal_laws(gram) if laws == "equal" else different_laws(gram)
     jackknife = Jackknife.of(found, rate)
-    p_value = _p_value(gram, found, signs)
+    p_value = float(ranks(gram, None, signs)[0])
     estimate = found.unbiased
     reason = _reason(estimate, jackknife, p_value, rate, laws)
 
-    b_exact, b_align = _bounds(estimate, f1, f2)
-    plug_exact, plug_align = _bounds(found.plug_in, f1, f2)
-    parallel, second, align = _dimension_intervals(estimate, jackknife, len(gram))
+    b_exact, b_align = bounds(estimate, f1, f2)
+    plug_exact, plug_align = bounds(found.plug_in, f1, f2)
+    parallel, second, align = _dimension_intervals(found, rate, len(gram))
     limits = np.array([jackknife.ratio((a, b, a * b))[0][0] for a, b in zip(f1, f2, strict=True)])
     names = ("signal", "train_spread", "test_spread", "noise")
     return Certificate(
@@ -114,8 +116,8 @@ def certificate(
         samples=(len(grams.train), len(grams.test)),
         level=level,
         flips=flips,
-        budgets=tuple((int(m), int(k)) for m, k in budgets),
-        pools=pools,
+        budgets=budgets,
+        pools=(float(pools[0]), float(pools[1])),
         **{name: _interval(jackknife, part, len(gram)) for part, name in enumerate(names)},
         train_trace=_trace(grams.pooled if laws == "equal" else grams.train, rate),
         test_trace=_trace(grams.pooled if laws == "equal" else grams.test, rate),
@@ -133,14 +135,14 @@ def certificate(
         p_value=p_value,
         reason=reason,
         controls=(
-            _control("flipped", gram, signs, f1, f2, rate),
-            _control("centred", centred(gram), signs, f1, f2, rate),
+            noise_control("flipped", gram, noise, signs, factors, rate),
+            noise_control("centred", centred(gram), noise, signs, factors, rate),
         ),
         jackknife=jackknife,
     )
 
 
-def _check(gram: Array, budgets: Budgets, laws: str, rate: float, flips: int) -> None:
+def _check(gram: Array, laws: str, rate: float, flips: int) -> None:
     """Refuse what cannot be answered."""
     if laws not in ("equal", "different"):
         raise WidthlabError(f"laws must be equal or different, not {laws!r}")
@@ -148,8 +150,6 @@ def _check(gram: Array, budgets: Budgets, laws: str, rate: float, flips: int) ->
         raise WidthlabError(
             "the Gram matrix has entries that are not finite; find out which gradients diverge"
         )
-    if not budgets:
-        raise WidthlabError("give at least one budget (M, K), for instance (64, 64)")
     if not 0 < rate < 0.5:
         raise WidthlabError(f"the level must lie between 0 and 1, not {1 - 2 * rate:g}")
     if (flips + 1) * rate < 1 - 1e-9:
@@ -157,42 +157,23 @@ def _check(gram: Array, budgets: Budgets, laws: str, rate: float, flips: int) ->
             f"{flips} sign flips cannot tell an error rate of {rate:.3g}; take at least "
             f"{int(np.ceil(1 / rate - 1e-9)) - 1}"
         )
-
-
-def _factors(budgets: Budgets, pools: tuple[float, float]) -> tuple[Array, Array]:
-    """Return f₁ and f₂ of every budget."""
-    m, k = np.asarray(budgets, dtype=np.float64).T
-    try:
-        return sampling_factor(m, pools[0]), sampling_factor(k, pools[1])
-    except ValueError as error:
-        raise WidthlabError(f"budgets and pools do not fit: {error}") from error
-
-
-def _p_value(gram: Array, found: Estimates, signs: list[Array]) -> float:
-    """Return the larger p-value of the signal against flips of each group's signs."""
-    observed = float(found.unbiased.signal[0])
-    if len(signs) == 1:
-        n = len(gram)
-        total = np.sum(signs[0] * (signs[0] @ gram), axis=1) - np.trace(gram)
-        groups = [total / (n * (n - 1))]
-    else:
-        groups = [signs[0] @ gram.mean(axis=1) / len(gram), signs[1] @ gram.mean(axis=0)]
-        groups[1] /= gram.shape[1]
-    # A flip of all signs gives the value itself, up to rounding.
-    least = observed - 1e-12 * float(np.linalg.norm(gram)) / gram.size**0.5
-    return max((1 + int(np.sum(values >= least))) / (1 + len(values)) for values in groups)
+    if flips > MOST_FLIPS:
+        raise WidthlabError(
+            f"{flips} sign flips are more than {MOST_FLIPS}, which tell an error rate of "
+            f"{1 / (MOST_FLIPS + 1):.2g}; take a lower level, or fewer points at a time"
+        )
 
 
 def _reason(
     estimate: GramMoments, jackknife: Jackknife, p_value: float, rate: float, laws: Laws
 ) -> str:
-    """Return why nothing is certified; empty where something is."""
+    """Return why there is no signal; empty where there is one."""
     bad = [words for name, words in NAMES[laws].items() if not getattr(estimate, name)[0] > 0]
     if bad:
         return f"the unbiased estimate of {', '.join(bad)} is not positive"
     if not np.isfinite(jackknife.covariance).all():
         return "an interval needs at least five samples"
-    if p_value > rate * (1 + 1e-9):
+    if not stands_out(p_value, rate):
         return (
             f"the signal is not distinguishable from sign-flipped gradients (p = {p_value:.2g}, "
             f"at most {rate:.2g} is needed)"
@@ -202,39 +183,38 @@ def _reason(
     return ""
 
 
-def _bounds(moments: GramMoments, f1: Array, f2: Array) -> tuple[Array, Array]:
-    """Return B_exact and B_align (rows, budgets), 1 where an estimate is not positive."""
-    law, known = moments.law, moments.positive[:, None]
-    by_row = type(law)(*(np.asarray(part)[:, None] for part in vars(law).values()))
-    exact = cantelli_bound(by_row.signal, alignment_variance(by_row, f1, f2))
-    align = alignment_bound(dimensions(by_row).align, f1, f2)
-    return np.where(known, exact, 1.0), np.where(known, align, 1.0)
-
-
 def _interval(jackknife: Jackknife, part: int, n: int) -> Interval:
     low, high = (float(limit[0]) for limit in jackknife.interval(part))
     return Interval(float(jackknife.parts[0, part]), low, high, n, n, _few(low))
 
 
 def _dimension_intervals(
-    moments: GramMoments, jackknife: Jackknife, n: int
+    found: Estimates, rate: float, n: int
 ) -> tuple[Interval, Interval, Interval]:
-    """Return d_∥, d₂ and d_align; a minimum's limits are the smaller ones."""
-    found = dimensions(moments.law)
-    train, test, noise = (
-        [float(limit[0]) for limit in jackknife.ratio(weights)]
-        for weights in ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
-    )
-    parallel = [min(pair) for pair in zip(train, test, strict=True)]
-    align = [min(pair) for pair in zip(parallel, noise, strict=True)]
-    values = (found.parallel[0], found.second[0], found.align[0])
-    known = bool(moments.positive[0])
+    """Return d_∥, d₂ and d_align.
+
+    The limits of a minimum are the smaller ones. Its lower limit errs only where that of the
+    smallest part does; but any part's upper limit may be the one that is too small, so that each of
+    them has the error rate over the number of parts.
+    """
+    train, test, noise = (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)
+    # Equal laws have one spread.
+    spreads = [train] if len(found.left_out) == 1 else [train, test]
+    values = dimensions(found.unbiased.law)
+    known = bool(found.unbiased.positive[0])
     reason = "" if known else "an unbiased estimate is not positive"
-    first, second, third = (
-        Interval(float(value) if known else float("nan"), low, high, n, n, reason)
-        for value, (low, high) in zip(values, (parallel, noise, align), strict=True)
+
+    def smallest(value: Array, parts: list[tuple[float, float, float]]) -> Interval:
+        low = min(float(Jackknife.of(found, rate).ratio(part)[0][0]) for part in parts)
+        each = Jackknife.of(found, rate / len(parts))
+        high = min(float(each.ratio(part)[1][0]) for part in parts)
+        return Interval(float(value[0]) if known else float("nan"), low, high, n, n, reason)
+
+    return (
+        smallest(values.parallel, spreads),
+        smallest(values.second, [noise]),
+        smallest(values.align, [*spreads, noise]),
     )
-    return first, second, third
 
 
 def _plug_in_dimensions(moments: GramMoments) -> dict[str, float]:
@@ -252,43 +232,6 @@ def _trace(gram: Array, rate: float) -> Interval:
     error = float(np.sqrt((n - 1) / n * np.sum((without - without.mean()) ** 2)))
     half = Jackknife.of(found, rate).quantile * error
     return Interval(value, value - half, value + half, n, n)
-
-
-def _control(
-    name: str, gram: Array, signs: list[Array], f1: Array, f2: Array, rate: float
-) -> Control:
-    """Send sign-flipped gradients through the same estimates, limits and rules."""
-    step = max(1, BLOCK_NUMBERS // max(gram.shape))
-    blocks = [
-        _flipped(gram, [group[start : start + step] for group in signs], f1, f2, rate)
-        for start in range(0, len(signs[0]), step)
-    ]
-    signal, positive, above, align, exact = map(np.concatenate, zip(*blocks, strict=True))
-    # Flips of flipped gradients are flips, so that each is judged among the others.
-    rank = np.mean(signal >= signal[:, None], axis=1)
-    return Control(
-        name=name,
-        certified=float(np.mean(positive & above & (rank <= rate * (1 + 1e-9)))),
-        point_estimates=float(np.mean(positive)),
-        plug_in_d_align=float(np.median(align)),
-        plug_in_b_exact=np.median(exact, axis=0),
-    )
-
-
-def _flipped(
-    gram: Array, signs: list[Array], f1: Array, f2: Array, rate: float
-) -> tuple[NDArray[Any], ...]:
-    """Return of some flips: the signal, whether all estimates are positive, whether the signal's
-    lower limit is, and the plug-in d_align and B_exact."""
-    found = equal_laws(gram, signs[0]) if len(signs) == 1 else different_laws(gram, *signs)
-    low, _ = Jackknife.of(found, rate).ratio((1.0, 1.0, 1.0))
-    return (
-        found.unbiased.signal,
-        found.unbiased.positive,
-        low > 0,
-        dimensions(found.plug_in.law).align,
-        _bounds(found.plug_in, f1, f2)[0],
-    )
 
 
 def _few(low: float) -> str:

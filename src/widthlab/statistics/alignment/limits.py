@@ -56,9 +56,13 @@ class Jackknife:
         """Return lower and upper limits of λ² = a²/v, v = weights · (spreads, noise), (rows,).
 
         Where the estimate of v is not positive or there is no covariance, nothing is known: 0 and
-        infinity.
+        infinity. Where all weights are 0, as for pools that are used up, v is 0 whatever the
+        moments are, and a positive lower limit of the signal is enough for both to be infinite.
         """
         c = np.array([0.0, *weights])
+        if not c.any():
+            found = np.isfinite(self.covariance).all(axis=(1, 2)) & (self.interval(0)[0] > 0)
+            return np.where(found, np.inf, 0.0), np.full(len(found), np.inf)
         a, v = self.parts[:, 0], self.parts @ c
         known = (v > 0) & np.isfinite(self.covariance).all(axis=(1, 2))
         v = np.where(known, v, 1.0)

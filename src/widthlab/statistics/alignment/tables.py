@@ -25,16 +25,17 @@ MOMENTS = {
 
 BOUNDS = {
     "b_exact": "B_exact by the unbiased estimates",
-    "b_exact_limit": "upper confidence limit of B_exact, 1 where nothing is certified",
+    "b_exact_limit": "upper confidence limit of B_exact, 1 where there is no signal",
     "b_align": "B_align by the unbiased estimates",
-    "b_align_limit": "upper confidence limit of B_align, 1 where nothing is certified",
+    "b_align_limit": "upper confidence limit of B_align, 1 where there is no signal",
     "plug_in_b_exact": "B_exact by the published, biased estimates",
     "plug_in_b_align": "B_align by the published, biased estimates",
 }
 """Numbers of a certificate for each budget."""
 
 CONTROLS = {
-    "control_certified": "share of sign flips of noise that are certified",
+    "control_certified": "share of sign flips of noise in which a signal is found",
+    "control_limit_alone": "the same by limits alone, not compared with other sign flips",
     "control_point_estimates": "share of sign flips on which all unbiased estimates are positive",
     "control_plug_in_d_align": "median of the plug-in d_align on noise",
 }
@@ -72,8 +73,8 @@ def certificate_dataset(certificate: Certificate) -> xr.Dataset:
     )
     variables["p_value"] = ((), certificate.p_value, "1", "of the signal, against sign flips")
     words = "whether an upper confidence limit of the bound lies below 1"
-    variables["certified"] = ((), certificate.certified, "1", words)
-    variables["reason"] = ((), certificate.reason, "", "why nothing is certified")
+    variables["has_signal"] = ((), certificate.has_signal, "1", words)
+    variables["reason"] = ((), certificate.reason, "", "why there is no signal")
     m, k = np.array(certificate.budgets, dtype=np.int64).T
     return xr.Dataset(
         {
