@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -142,6 +143,9 @@ def _check(options: dict[str, Any]) -> None:
         raise WidthlabError(f"--data: {options['data']} is neither a folder nor a file")
     if (options["mean"] is None) != (options["std"] is None):
         raise WidthlabError("--mean and --std are given together or not at all")
+    for name in ("mean", "std"):
+        if not all(map(math.isfinite, options[name] or ())):
+            raise WidthlabError(f"--{name} must be finite numbers, not {options[name]}")
     if options["std"] is not None and not min(options["std"]) > 0:
         raise WidthlabError(f"--std must be positive numbers, not {options['std']}")
 
@@ -161,21 +165,46 @@ def _certified(options: dict[str, Any]) -> Certification:
     insertion_points(model, options["points"])  # before data are read
     keys = ("train_samples", "test_samples", "batch_size", "test_fraction", "seed")
     train, test = _batches(data, model, Choice(**{key: options[key] for key in keys}), options)
+    model = model.to(device)
+    _try(model, options, train)
     settings = ("budgets", "target", "pooling", "laws", "level", "simultaneous", "mismatch", "seed")
     try:
         return certify(
-            model.to(device),
+            model,
             options["points"],
             options["loss"],
             train,
             test,
             **{key: options[key] for key in settings},
         )
-    except (RuntimeError, IndexError, ValueError, TypeError) as error:
-        like = ", ".join(map(str, next(iter(train))[0].shape))
+    except WidthlabError:
+        raise
+    except Exception as error:  # of the model's own code, or of memory
         raise WidthlabError(
-            f"{options['model']} does not run on batches of shape ({like}) from {data}: "
+            f"{options['model']} ran on two samples, but failed while it was measured: "
             f"{first_line(error)}"
+        ) from error
+
+
+def _try(model: nn.Module, options: dict[str, Any], train: Batches) -> None:
+    """Run the model and the loss on two samples; raises WidthlabError where that fails."""
+    import torch
+
+    from widthlab.certification.losses import BatchLosses
+    from widthlab.certification.sources import first_line
+    from widthlab.statistics.alignment.points import batch_beside, evaluating
+
+    batch = batch_beside(model, train.few(2))
+    try:
+        with evaluating(model), torch.no_grad():
+            BatchLosses(options["loss"])(model, batch)
+    except WidthlabError:
+        raise
+    except Exception as error:  # whatever the model's own code raises
+        like = ", ".join(map(str, batch[0].shape))
+        raise WidthlabError(
+            f"{options['model']} does not run on batches of shape ({like}) from "
+            f"{options['data']}: {first_line(error)}"
         ) from error
 
 
@@ -221,7 +250,7 @@ def _print(found: Certification) -> None:
 
     headings, rows = found.table()
     table = Table(title=escape(found.title), title_justify="left")
-    colours = {"certified": "green", "more samples": "yellow", "not certified": "red"}
+    colours = {"certified": "green", "more samples": "yellow", "no signal": "red"}
     for number, heading in enumerate(headings):
         table.add_column(
             escape(heading), justify="left" if number == 0 else "right", overflow="fold"
@@ -233,7 +262,7 @@ def _print(found: Certification) -> None:
     # Not squeezed where it is read from a file or a pipe.
     wide = console if console.is_terminal else Console(highlight=False, width=200)
     wide.print(table)
-    for line in (*found.reasons, *([found.caution] if found.caution else [])):
+    for line in (*found.reasons, *found.cautions):
         click.echo(line)
     click.echo(found.decision)
 

@@ -24,7 +24,7 @@ from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 import widthlab
 from widthlab import models, specs
-from widthlab.certification.losses import losses_of
+from widthlab.certification.losses import BatchLosses
 from widthlab.statistics.alignment.gradients import activation_gradients
 
 SAMPLES = 512
@@ -84,7 +84,7 @@ def certify(case: Case) -> object:
 def plain(case: Case) -> None:
     """Run one forward and one backward pass over all batches."""
     model, batches, _ = case
-    losses = losses_of("cross_entropy")
+    losses = BatchLosses("cross_entropy")
     for batch in batches:
         model.zero_grad()
         losses(model, batch).mean().backward()
@@ -116,7 +116,7 @@ def check(case: Case) -> None:
     """Raise RuntimeError where the direct way and the library have different gradients."""
     model, batches, points = case
     expected = passes(case, points, 4)
-    losses = losses_of("cross_entropy")
+    losses = BatchLosses("cross_entropy")
     with activation_gradients(model, points, losses, batches[:2]) as found:
         for point, rows in expected.items():
             difference = torch.stack(rows) - torch.tensor(found.rows[point][:4])

@@ -1,5 +1,7 @@
 """`widthlab.certify`: what it returns, and that every bad input gets its sentence."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import xarray as xr
 from owned import coins, loader, perceptron, signed_output
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
+from torch.utils.data import DataLoader, Subset, SubsetRandomSampler, TensorDataset
 
 import widthlab
 from widthlab.errors import WidthlabError
@@ -81,10 +84,10 @@ def test_the_decision_is_one_sentence_with_all_points(found):
 def test_noise_is_said_to_be_noise():
     """One fixed draw; over draws the tests of certificates count how often noise is certified."""
     noise = certify(loss=signed_output, train=coins(), test=coins(seed=2))
-    assert "nothing is certified at any (M, K) for first and second" in noise.decision
+    assert "no signal is seen for first and second, at any (M, K)" in noise.decision
     assert noise.certified == {"first": (), "second": ()}
     assert noise.needed() == {"first": None, "second": None}
-    assert "not certified" in repr(noise)
+    assert "no signal" in repr(noise)
     assert noise.reasons[0].startswith("first: the ")
     assert noise.to_dataset()["needed"].isnull().all()
 
@@ -93,9 +96,9 @@ def test_the_table_has_bounds_controls_and_plug_in(found):
     headings, rows = found.table()
     assert headings[3:6] == ["B(8, 8) ≤", "B(40, 20) ≤", "B(4096, 4096) ≤"]
     assert [row[0] for row in rows] == POINTS
-    assert "noise certified" in headings
+    assert "signal in noise" in headings
     assert "different laws" in found.title
-    assert "0.05 of these 2 would be certified on average" in found.caution
+    assert "0.05 of these 2 would show one on average" in found.cautions[0]
 
 
 def test_the_dataset(found, tmp_path):
@@ -135,7 +138,7 @@ def test_the_level_of_all_points_together():
     found = certify(simultaneous=True, budgets=[(64, 64)])
     assert found.error_rate == pytest.approx(0.0125)
     assert found["first"].d_align.low < certify()["first"].d_align.low
-    assert found.caution == ""
+    assert found.cautions == []
     assert "of all points together" in found.title
     many = certify(simultaneous=True, budgets=[(64, 64)], level=0.999)
     assert (many["first"].flips + 1) * many.error_rate == pytest.approx(1)
@@ -188,12 +191,32 @@ def averaged(model, batch):
         ({"loss": lambda m, b: averaged(m, b).reshape(1)}, "one number for a batch of 16 samples"),
         ({"loss": lambda m, b: averaged(m, b).expand(16)}, "do not average the loss over them"),
         ({"loss": F.cross_entropy}, "a single number; it seems to be averaged"),
-        ({"loss": nn.MSELoss(reduction="none")}, "of shape .* sum over positions within a sample"),
         ({"loss": "hinge"}, "must be cross_entropy or mse, a criterion or a function, not 'hinge'"),
         ({"loss": 3.0}, "must be a criterion or a function, not 3.0"),
         ({"budgets": []}, "at least one budget"),
         ({"budgets": [(8, 0)]}, "pair \\(M, K\\) of whole numbers of at least 1, not \\(8, 0\\)"),
         ({"budgets": [8]}, "pair \\(M, K\\) of whole numbers of at least 1, not 8"),
+        ({"budgets": [("a", "b")]}, "pair \\(M, K\\) of whole .* not \\('a', 'b'\\)"),
+        ({"budgets": 5}, "budgets must be pairs \\(M, K\\), .* not 5"),
+        ({"pools": (64,)}, "pools must be two numbers of at least 1, .* not \\(64,\\)"),
+        ({"pools": None}, "pools must be two numbers of at least 1, .* not None"),
+        (
+            {"pools": (math.nan, 64)},
+            "pools must be two numbers of at least 1, .* not \\(nan, 64\\)",
+        ),
+        ({"pools": (0.5, 64)}, "pools must be two numbers of at least 1"),
+        ({"points": 3}, "points must be names or patterns of modules, .* not 3"),
+        ({"points": [3]}, "an insertion point is the name of a module or a pattern, not 3"),
+        ({"points": {"first": "max"}}, "pooling must be sum, mean, whole, not 'max'"),
+        ({"pooling": None}, "pooling must be sum, mean, whole, not None"),
+        ({"target": None}, "target of a bound must lie between 0 and 1, not None"),
+        ({"seed": -1}, "the seed must be a whole number of at least 0, not -1"),
+        ({"seed": None}, "the seed must be a whole number of at least 0, not None"),
+        ({"train": 3}, "train_loader must give batches, .* but it is a int"),
+        ({"model": 3}, "the model must be a torch.nn.Module, not a int"),
+        ({"level": 1.5, "simultaneous": True}, "level must lie between 0 and 1, not 1.5"),
+        ({"level": 0.99995}, "sign flips, more than 20,000; take a lower level"),
+        ({"loss": None}, "must be a criterion or a function, not None"),
         ({"budgets": [(8, 8)], "pools": (4, 9)}, "beyond the pools of 4 training and 9 test"),
         ({"target": 1.0}, "target of a bound must lie between 0 and 1, not 1"),
         ({"level": 1.0}, "level must lie between 0 and 1, not 1"),
@@ -202,12 +225,57 @@ def averaged(model, batch):
     ],
 )
 def test_what_is_refused(options, message):
-    if "MSELoss" in repr(options.get("loss")):
-        x, y = loader().dataset.tensors
-        batches = list(zip(x.split(16), F.one_hot(y, 3).float().split(16), strict=True))
-        options = {**options, "train": batches}
     with pytest.raises(WidthlabError, match=message):
         certify(**options)
+
+
+def test_budgets_from_a_generator_and_poolings_by_words():
+    found = certify(
+        budgets=((m, m) for m in (8, 16)), points={"first": "mean", "second": "sum"}, mismatch=True
+    )
+    assert found.budgets == ((8, 8), (16, 16))
+    assert [pooling.how for pooling in found.poolings.values()] == ["mean", "sum"]
+    assert found.to_dataset()["block_rate"].shape == (2, 2)
+
+
+def test_mismatches_are_counted_at_the_level_of_each_point(found):
+    together = certify(budgets=[(8, 8)], mismatch=True, simultaneous=True)
+    one, other = together.mismatches["first"], found.mismatches["first"]
+    assert one.attrs["level"] == pytest.approx(0.975)
+    assert float(one["block_rate_high"][0]) > float(other["block_rate_high"][0])
+
+
+def batches_of(data, indices=None):
+    sampler = None if indices is None else SubsetRandomSampler(indices)
+    return DataLoader(data, batch_size=8, sampler=sampler)
+
+
+def test_loaders_that_share_samples():
+    data = loader(64).dataset
+    parts = Subset(data, range(40)), Subset(data, range(40, 64)), Subset(data, range(30, 64))
+    certify(train=batches_of(parts[0]), test=batches_of(parts[1]))
+    certify(train=batches_of(data, range(32)), test=batches_of(data, range(32, 64)))
+    with pytest.raises(WidthlabError, match="read the same data set; give held-out samples"):
+        certify(train=batches_of(data), test=batches_of(data))
+    for train, test in ((parts[0], parts[2]), (parts[0], Subset(parts[2], [9, 10, 11, 12]))):
+        with pytest.raises(
+            WidthlabError, match=r"share .* samples of one data set, for .* sample 3"
+        ):
+            certify(train=batches_of(train), test=batches_of(test))
+    with pytest.raises(WidthlabError, match="share 8 samples"):
+        certify(train=batches_of(data, range(32)), test=batches_of(data, range(24, 64)))
+
+
+def test_repeated_samples_are_a_caution():
+    """Copies that no loader tells; independent samples of the same law are not counted."""
+    x, y = loader(64).dataset.tensors
+    other_x, other_y = loader(48, seed=2).dataset.tensors
+    test = TensorDataset(torch.cat([other_x, x[:5]]), torch.cat([other_y, y[:5]]))
+    found = certify(test=DataLoader(test, batch_size=7))
+    assert found.repeated == 5
+    assert "5 of 53 test samples have the gradients of a training sample" in repr(found)
+    assert found.to_dataset().attrs["repeated_samples"] == 5
+    assert certify().repeated == 0
 
 
 def test_one_loader_for_both_is_refused():

@@ -32,6 +32,30 @@ def broken():
 
 def number():
     return 3
+
+def leaving():
+    raise SystemExit(2)
+
+class Failing(torch.nn.Module):
+    # Fails in the forward pass, from some batch on.
+    def __init__(self, error, good=0):
+        super().__init__()
+        self.layer4, self.error, self.good = torch.nn.Linear(3, 2), error, good
+
+    def forward(self, x):
+        self.good -= 1
+        if self.good < 0:
+            raise self.error
+        return self.layer4(x.mean((2, 3)))
+
+def keyless():
+    return Failing(KeyError("missing"))
+
+def nameless():
+    return Failing(AttributeError("no such part"))
+
+def late():
+    return Failing(KeyError("missing"), good=1)
 """
 README = Path(__file__).parents[2] / "README.md"
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -42,6 +66,8 @@ def folder(tmp_path_factory):
     """A module with factories, images in two classes, weights, a text and a tiny GPT-NeoX."""
     folder = tmp_path_factory.mktemp("owned")
     (folder / "nets.py").write_text(FACTORY)
+    (folder / "dividing.py").write_text("1 / 0")
+    (folder / "exiting.py").write_text("raise SystemExit(3)")
     generator = np.random.default_rng(0)
     for part, count in (("train", 10), ("test", 8)):
         for name, level in (("dark", 60), ("light", 180)):
@@ -96,7 +122,7 @@ def test_a_resnet_on_an_image_folder(folder):
     code, out, err = run(*RESNET, "--points", "layer[12]", "--budget", "8,8", "--budget", "99,99")
     assert code == 0, err
     assert "20 training and 16 test samples" in out
-    for words in ("layer1", "layer2", "layer4", "B(8, 8) ≤", "B(99, 99) ≤", "noise certified"):
+    for words in ("layer1", "layer2", "layer4", "B(8, 8) ≤", "B(99, 99) ≤", "signal in noise"):
         assert words in out
     assert out.strip().splitlines()[-1].startswith("That a step harms the held-out loss with")
 
@@ -147,7 +173,16 @@ def test_that_nothing_is_certified_is_no_error(folder):
         (("--model", "nets:none"), "nets:none cannot be imported: module 'nets' has no att"),
         (("--model", "nets:torch"), "nets:torch is no function, but a module"),
         (("--model", "nets:number"), "returns a int; it must return a torch.nn.Module"),
-        (("--model", "nets:broken"), "failed when it was called without arguments: 'a part"),
+        (("--model", "nets:broken"), "when it was called without arguments: KeyError: 'a part"),
+        (("--model", "dividing:net"), "cannot be imported: ZeroDivisionError: division by zero"),
+        (("--model", "exiting:net"), "exiting:net cannot be imported: SystemExit: 3"),
+        (("--model", "nets:leaving"), "called without arguments: SystemExit: 2"),
+        (
+            ("--model", "nets:keyless"),
+            "does not run on batches of shape (2, 3, 32, 32) from images: KeyError: 'missing'",
+        ),
+        (("--model", "nets:nameless"), "(2, 3, 32, 32) from images: no such part"),
+        (("--model", "nets:late"), "ran on two samples, but failed while it was measured: KeyE"),
         (("--model", "neox"), "neox cannot be read as a model of transformers for images"),
         (("--model", "images"), "images cannot be read as a model of transformers for images"),
         (("--checkpoint", "none.pt"), "--checkpoint: none.pt is not a file"),
@@ -161,7 +196,7 @@ def test_that_nothing_is_certified_is_no_error(folder):
         ),
         (("--data", "none"), "none is neither a folder nor a file"),
         (("--data", "binary.txt"), "binary.txt is not text in UTF-8"),
-        (("--data", "text.txt"), "nets:resnet does not run on batches of shape (31, 128) from t"),
+        (("--data", "text.txt"), "nets:resnet does not run on batches of shape (2, 128) from t"),
         (("--data", "text.txt", "--length", "9000"), "--data: length: 9000 is too long"),
         (("--data", "neox"), "holds 0 class folders"),
         (("--points", "lair1"), "insertion point 'lair1' is not a module of ResNet"),
@@ -173,6 +208,8 @@ def test_that_nothing_is_certified_is_no_error(folder):
         (("--out", "images/out.zarr", "--level", "2"), "level must lie between 0 and 1, not 2"),
         (("--mean", "1,1,1"), "--mean and --std are given together"),
         (("--mean", "1,1,1", "--std", "1,1,0"), "--std must be positive"),
+        (("--mean", "1,1,1", "--std", "1,nan,1"), "--std must be finite numbers, not (1.0, nan"),
+        (("--mean", "nan,1,1", "--std", "1,1,1"), "--mean must be finite numbers, not (nan"),
         (("--target", "2"), "the target of a bound must lie between 0 and 1, not 2"),
     ],
 )
@@ -182,6 +219,12 @@ def test_errors_are_one_sentence(folder, options, message):
     assert err.startswith("Error: ")
     assert len(err.strip().splitlines()) == 1
     assert message in err
+
+
+def test_sequences_have_no_squared_distance(folder):
+    code, out, err = run(*NEOX, "--loss", "mse")
+    assert (code, out) == (1, "")
+    assert err.startswith("Error: the loss mse has no labels of shape (2, 16) of whole numbers")
 
 
 def test_numbers_that_are_no_budget(folder):

@@ -58,6 +58,10 @@ class Batches:
             rows = slice(start, start + self._step)
             yield self.transform(self.x[rows]), self.y[rows]
 
+    def few(self, count: int) -> tuple[Tensor, Tensor]:
+        """Return the first samples, as a batch."""
+        return self.transform(self.x[:count]), self.y[:count]
+
     @property
     def _step(self) -> int:
         return max(1, min(self.size, len(self.x) // 2))

@@ -43,7 +43,7 @@ def dataset_of(found: Certification) -> xr.Dataset:
     )
     needed = [np.nan if value is None else value for value in found.needed().values()]
     met = [certificate.meets(found.target) for certificate in found.certificates.values()]
-    words = "smallest M = K with b_exact_limit ≤ target; NaN where no signal is certified"
+    words = "smallest M = K with b_exact_limit ≤ target; NaN where there is no signal"
     dataset = dataset.assign(
         needed=("point", np.array(needed, dtype=np.float64), _about("samples", words)),
         meets_target=(("point", "budget"), np.stack(met), _about("1", "b_exact_limit ≤ target")),
@@ -55,6 +55,7 @@ def dataset_of(found: Certification) -> xr.Dataset:
         level=found.level,
         simultaneous=int(found.simultaneous),
         error_rate=found.error_rate,
+        repeated_samples=found.repeated,
         interval="two limits of error rate error_rate each, by the jackknife over samples",
     )
 

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import xarray as xr
 from torch import nn
 
-from widthlab.certification.losses import AnyLoss, losses_of, padding
+from widthlab.certification.arguments import Arguments, pooled_points
+from widthlab.certification.losses import AnyLoss, BatchLosses
+from widthlab.certification.overlap import refuse_shared, same_gradients
 from widthlab.certification.result import Certification
 from widthlab.errors import WidthlabError
+from widthlab.statistics.alignment.budgets import Budgets, Pools, checked_budgets
 from widthlab.statistics.alignment.certificates import Certificate
-from widthlab.statistics.alignment.estimates import Budgets, Laws, certificate
+from widthlab.statistics.alignment.estimates import MOST_FLIPS, Laws, certificate
 from widthlab.statistics.alignment.gradients import Mask, each_gram
 from widthlab.statistics.alignment.grams import Grams
 from widthlab.statistics.alignment.mismatch import mismatch as count_mismatches
-from widthlab.statistics.alignment.points import Points, insertion_points
+from widthlab.statistics.alignment.points import insertion_points
 from widthlab.statistics.alignment.pooling import How, Pooling
 
 BUDGETS = ((64, 64), (256, 256), (1024, 1024))
@@ -28,16 +31,16 @@ FLIPS = 199
 
 def certify(
     model: nn.Module,
-    points: Points,
+    points: str | Sequence[str] | Mapping[str, How | Pooling],
     loss: AnyLoss,
     train_loader: Iterable[Any],
     test_loader: Iterable[Any],
     *,
-    budgets: Budgets = BUDGETS,
+    budgets: Iterable[tuple[int, int]] = BUDGETS,
     target: float = 0.05,
     pooling: How | Pooling = "sum",
     laws: Laws = "different",
-    pools: tuple[float, float] = (math.inf, math.inf),
+    pools: Pools = (math.inf, math.inf),
     level: float = 0.95,
     simultaneous: bool = False,
     mismatch: bool = False,
@@ -66,32 +69,33 @@ def certify(
     depend on, a loss that is averaged, a loader with a single batch or fewer than four samples,
     gradients that are not finite, and samples that affect one another.
     """
-    if train_loader is test_loader:
-        raise WidthlabError(
-            "the training and the test loader are the same; give held-out samples as test_loader"
-        )
-    if not 0 < target < 1:
-        raise WidthlabError(f"the target of a bound must lie between 0 and 1, not {target:g}")
-    if isinstance(pooling, str):
-        pooling = Pooling(pooling)
-    if laws not in get_args(Laws):
-        raise WidthlabError(f"laws must be equal or different, not {laws!r}")
-    if not isinstance(points, Mapping):
-        points = dict.fromkeys([points] if isinstance(points, str) else points, pooling)
-    poolings = insertion_points(model, points)
+    Arguments(
+        model=model,
+        train_loader=train_loader,
+        test_loader=test_loader,
+        target=target,
+        laws=laws,
+        level=level,
+        seed=seed,
+    ).check()
+    refuse_shared(train_loader, test_loader)
+    budgets = checked_budgets(budgets, pools)
+    poolings = insertion_points(model, pooled_points(points, pooling))
     each = 1 - (1 - level) / len(poolings) if simultaneous else level
-    losses, flips = losses_of(loss), _flips(each)
-    _check(budgets, pools)
+    losses, flips = BatchLosses(loss), _flips(each)
     streams = iter(np.random.SeedSequence(seed).spawn(len(poolings)))
     certificates: dict[str, Certificate] = {}
     mismatches: dict[str, xr.Dataset] = {}
-    mask = padding if mask is None else mask
-    for name, gram in each_gram(model, points, losses, train_loader, test_loader, mask=mask):
+    same: np.ndarray[Any, np.dtype[np.bool_]] | None = None
+    mask = losses.mask if mask is None else mask
+    for name, gram in each_gram(model, poolings, losses, train_loader, test_loader, mask=mask):
         certificates[name] = certificate(
             gram, budgets, laws=laws, pools=pools, level=each, flips=flips, seed=next(streams)
         )
         if mismatch:
-            mismatches[name] = _mismatches(gram, budgets, level, seed)
+            mismatches[name] = _mismatches(gram, budgets, each, seed)
+        # Samples that are the same are so at all points.
+        same = same_gradients(gram) if same is None else same & same_gradients(gram)
         del gram  # before the next one is made
     return Certification(
         certificates=certificates,
@@ -100,31 +104,19 @@ def certify(
         level=level,
         simultaneous=simultaneous,
         mismatches=mismatches,
+        repeated=0 if same is None else int(same.any(axis=0).sum()),
     )
-
-
-def _check(budgets: Budgets, pools: tuple[float, float]) -> None:
-    """Refuse budgets that are no pairs of whole numbers, or beyond the pools."""
-    for budget in budgets:
-        pair = tuple(budget) if isinstance(budget, Iterable) else ()
-        if len(pair) != 2 or any(not float(n).is_integer() or n < 1 for n in pair):
-            raise WidthlabError(
-                f"a budget must be a pair (M, K) of whole numbers of at least 1, not {budget!r}"
-            )
-        if pair[0] > pools[0] or pair[1] > pools[1]:
-            raise WidthlabError(
-                f"the budget {budget!r} is beyond the pools of {pools[0]:g} training and "
-                f"{pools[1]:g} test samples; take fewer samples"
-            )
-    if not len(budgets):
-        raise WidthlabError("give at least one budget (M, K), for instance (64, 64)")
 
 
 def _flips(level: float) -> int:
     """Return how many sign flips tell the error rate of a level."""
-    if not 0 < level < 1:
-        raise WidthlabError(f"the level must lie between 0 and 1, not {level:g}")
-    return max(FLIPS, math.ceil(2 / (1 - level) - 1e-9) - 1)
+    flips = max(FLIPS, math.ceil(2 / (1 - level) - 1e-9) - 1)
+    if flips > MOST_FLIPS:
+        raise WidthlabError(
+            f"the level of each point, {level:.6g}, takes {flips:,} sign flips, more than "
+            f"{MOST_FLIPS:,}; take a lower level, or fewer points at a time"
+        )
+    return flips
 
 
 def _mismatches(gram: Grams, budgets: Budgets, level: float, seed: int) -> xr.Dataset:

@@ -35,6 +35,8 @@ class Certification:
     """Whether `level` is that of all points together, or of each."""
     mismatches: Mapping[str, xr.Dataset]
     """Counted mismatches by budget, at each point; empty where they were not asked for."""
+    repeated: int = 0
+    """Test samples whose gradient is that of a training sample at all points, to rounding."""
 
     def __getitem__(self, point: str) -> Certificate:
         """Return the certificate of one insertion point."""
@@ -60,7 +62,7 @@ class Certification:
 
     @property
     def error_rate(self) -> float:
-        """Error rate of each limit at each point: the share of noise that is certified at most."""
+        """Error rate of each limit at each point: of noise, this share shows a signal at most."""
         return (1 - next(iter(self.certificates.values())).level) / 2
 
     @property
@@ -81,7 +83,7 @@ class Certification:
     def needed(self, target: float | None = None) -> dict[str, int | None]:
         """Return the smallest M = K whose upper limit is at most `target`, by point.
 
-        None where no signal is certified, so that no number can be told. `target` left out is that
+        None where there is no signal, so that no number can be told. `target` left out is that
         of the certification.
         """
         bound = self.target if target is None else target
@@ -112,7 +114,7 @@ class Certification:
         if more:
             parts.append(f"more samples would do for {_named(more)}")
         if none:
-            parts.append(f"nothing is certified at any (M, K) for {_named(none)}")
+            parts.append(f"no signal is seen for {_named(none)}, at any (M, K)")
         sentence = "; ".join(parts)
         return f"{sentence[0].upper()}{sentence[1:]}."
 
@@ -127,7 +129,7 @@ class Certification:
             "d_align",
             *(f"B({m}, {k}) ≤" for m, k in self.budgets),
             f"M = K for {self.target:g}",
-            "noise certified",
+            "signal in noise",
             f"plug-in B{last} (noise)",
             "verdict",
         ]
@@ -145,8 +147,8 @@ class Certification:
                 "certified"
                 if certified[name]
                 else "more samples"
-                if found.certified
-                else "not certified",
+                if found.has_signal
+                else "no signal",
             ]
             for name, found in self.certificates.items()
         ]
@@ -166,21 +168,28 @@ class Certification:
 
     @property
     def reasons(self) -> list[str]:
-        """Why nothing is certified, one line for each such point."""
+        """Why there is no signal, one line for each such point."""
         return [
             f"{name}: {found.reason}" for name, found in self.certificates.items() if found.reason
         ]
 
     @property
-    def caution(self) -> str:
-        """How many points are certified by chance if there is no signal anywhere."""
-        if self.simultaneous or len(self) == 1:
-            return ""
-        return (
-            f"Each point errs at a rate of {100 * self.error_rate:.2g} %: without a signal "
-            f"anywhere, {len(self) * self.error_rate:.2g} of these {len(self)} would be certified "
-            "on average; `simultaneous` allows for their number."
-        )
+    def cautions(self) -> list[str]:
+        """What to bear in mind, one sentence each: chance among many points, repeated samples."""
+        found = []
+        if len(self) > 1 and not self.simultaneous:
+            found.append(
+                f"Each point errs at a rate of {100 * self.error_rate:.2g} %: without a signal "
+                f"anywhere, {len(self) * self.error_rate:.2g} of these {len(self)} would show one "
+                "on average; `simultaneous` allows for their number."
+            )
+        if self.repeated:
+            found.append(
+                f"{self.repeated} of {self.samples[1]} test samples have the gradients of a "
+                "training sample: if they are the same samples, leave them out, for limits are too "
+                "small where samples are not independent."
+            )
+        return found
 
     def to_dataset(self) -> xr.Dataset:
         """Return all numbers as one dataset, insertion points × budgets; see `dataset`."""
@@ -196,8 +205,7 @@ class Certification:
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in (headings, *rows)
         ]
-        caution = [self.caution] if self.caution else []
-        return "\n".join([self.title, *lines, *self.reasons, *caution, self.decision])
+        return "\n".join([self.title, *lines, *self.reasons, *self.cautions, self.decision])
 
 
 def _interval(interval: Interval) -> str:

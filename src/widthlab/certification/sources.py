@@ -19,6 +19,8 @@ from widthlab.errors import WidthlabError
 Kind = Literal["images", "text"]
 NESTED = ("state_dict", "model_state_dict", "model")
 """Where training scripts keep the weights in what they save."""
+SHORT = (LookupError, ArithmeticError, AssertionError, SystemExit)
+"""Errors whose text is a key or a number more often than a sentence."""
 SHOWN = 3
 """Names of tensors that a message lists."""
 
@@ -45,7 +47,7 @@ def model_of(name: str, kind: Kind, seed: int = 0) -> nn.Module:
         factory: Any = importlib.import_module(module)
         for part in path.split("."):
             factory = getattr(factory, part)
-    except (ImportError, SyntaxError, AttributeError) as error:
+    except (Exception, SystemExit) as error:  # whatever its own code raises
         raise WidthlabError(f"--model: {name} cannot be imported: {first_line(error)}") from error
     if not callable(factory):
         raise WidthlabError(f"--model: {name} is no function, but a {type(factory).__name__}")
@@ -53,7 +55,7 @@ def model_of(name: str, kind: Kind, seed: int = 0) -> nn.Module:
         torch.manual_seed(seed)
         try:
             model = factory()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise WidthlabError(
                 f"--model: {name} failed when it was called without arguments: {first_line(error)}"
             ) from error
@@ -100,9 +102,12 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error, with its type where it says nothing."""
+    """Return the first line of an error, with its type where it says little without."""
+    name = type(error).__name__
     lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    if not lines:
+        return name
+    return f"{name}: {lines[0]}" if isinstance(error, SHORT) else lines[0]
 
 
 def _state(path: Path) -> dict[str, Tensor]:

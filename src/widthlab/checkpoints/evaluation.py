@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 from widthlab.data.prepared import IGNORE as IGNORE
+from widthlab.errors import WidthlabError
 
 CHUNK_SAMPLES = 1024
 CHUNK_VALUES = 2**22
@@ -29,9 +30,14 @@ def loss_of(outputs: Tensor, labels: Tensor, kind: Loss) -> Tensor:
     """Return the loss of every sample (n,) from outputs (n, c) and labels (n,).
 
     cross_entropy is -log softmax(f)_y; mse is ½|f - onehot(y)|², summed over outputs. A sequence,
-    with outputs (n, T, c) and labels (n, T), has the mean of its positions that count.
+    with outputs (n, T, c) and labels (n, T), has the mean of its positions that count; raises
+    WidthlabError for its mse.
     """
     if labels.ndim == 2:
+        if kind != "cross_entropy":
+            raise WidthlabError(
+                f"the loss {kind} is not that of sequences of tokens; choose cross_entropy"
+            )
         each = F.cross_entropy(outputs.mT, labels, reduction="none", ignore_index=IGNORE)
         return each.sum(dim=1) / (labels != IGNORE).sum(dim=1).clamp_min(1)
     if kind == "cross_entropy":

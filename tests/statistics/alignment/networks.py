@@ -80,3 +80,9 @@ def sentences(n=6, length=5, size=2, seed=2):
     mask = torch.arange(length) < lengths[:, None]
     parts = (tokens[:, :-1], tokens[:, 1:], mask)
     return list(zip(*(part.split(size) for part in parts), strict=True))
+
+
+def cross_entropy_by_sequence(logits, targets, mask=None):
+    """The cross-entropy of each sequence (n,), summed over its tokens that count (n, T)."""
+    each = nn.functional.cross_entropy(logits.mT, targets, reduction="none")
+    return (each if mask is None else torch.where(mask.bool(), each, 0.0)).sum(dim=1)

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from networks import Decoder, Pictures, built, pictures, sentences
+from networks import Decoder, Pictures, built, cross_entropy_by_sequence, pictures, sentences
 from torch import nn
 
 from widthlab.errors import WidthlabError
 from widthlab.statistics.alignment.gradients import activation_gradients, alignment_grams
-from widthlab.statistics.alignment.losses import cross_entropy_by_sequence, supervised
+from widthlab.statistics.alignment.losses import supervised
 from widthlab.statistics.alignment.points import insertion_points
 from widthlab.statistics.alignment.pooling import Pooling
 

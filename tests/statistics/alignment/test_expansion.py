@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from networks import Decoder, Pictures, built, pictures, sentences
+from networks import Decoder, Pictures, built, cross_entropy_by_sequence, pictures, sentences
 from torch import nn
 
 from widthlab.errors import WidthlabError
 from widthlab.statistics.alignment.blocks import Block, Fit, Insertion
 from widthlab.statistics.alignment.expansion import ABOUT, expansion
 from widthlab.statistics.alignment.expansion_bounds import VERDICTS
-from widthlab.statistics.alignment.losses import cross_entropy_by_sequence, supervised
+from widthlab.statistics.alignment.losses import supervised
 from widthlab.statistics.alignment.pooling import Pooling
 
 CROSS_ENTROPY = supervised(nn.CrossEntropyLoss(reduction="none"))

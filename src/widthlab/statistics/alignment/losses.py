@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from widthlab.errors import WidthlabError
@@ -42,14 +41,3 @@ def sample_losses(losses: Losses, model: nn.Module, batch: Any) -> Tensor:
             'averaged or unreduced: use reduction="none", and sum over positions within a sample'
         )
     return value
-
-
-def cross_entropy_by_sequence(
-    logits: Tensor, targets: Tensor, mask: Tensor | None = None
-) -> Tensor:
-    """Return the cross-entropy of each sequence, summed over its unmasked tokens, shape (n,).
-
-    logits (n, T, V), targets (n, T), mask (n, T) true where a token counts.
-    """
-    each = torch.nn.functional.cross_entropy(logits.mT, targets, reduction="none")
-    return (each if mask is None else torch.where(mask.bool(), each, 0.0)).sum(dim=1)
