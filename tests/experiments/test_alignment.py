@@ -181,6 +181,12 @@ def test_of_a_pretrained_network_there_is_one():
     assert Family(**fields).seeds == 1
     with pytest.raises(ValueError, match="one pretrained network of a width"):
         Family(**fields, seeds=3)
+    # What is stored is read again; what would be ignored is not accepted.
+    again = Family(**fields).model_dump(mode="json")
+    assert Family.model_validate(again) == Family(**fields)
+    for name, value in (("depth", 6), ("training", {"steps": 10})):
+        with pytest.raises(ValueError, match=f"{name}: pretrained networks are measured as they"):
+            Family(**fields, **{name: value})
 
 
 def one_network_each(growth):

@@ -61,13 +61,13 @@ class Family(Spec):
     width: Annotated[Grid, Unit("neurons")]
     """Widths N (channels of the first stage for resnet20)."""
     depth: Annotated[Count, Unit("layers")] = 3
-    """Depth L; resnet20 and pythia have their own."""
+    """Depth L; resnet20 and pythia have their own, left out for pythia."""
     seeds: Annotated[Count, Unit("networks")] = 3
     """Networks trained at every width, from different initialisations; 1 of pythia."""
     data: DataSet = Digits()
     """What the networks learn."""
     training: Training = Training()
-    """How every network is trained."""
+    """How every network is trained; left out for pythia, which is not."""
     points: Points | None = None
     """Insertion points, names or patterns of modules; left out, the carried signals h_0 … h_L."""
 
@@ -88,6 +88,13 @@ class Family(Spec):
                 f"seeds: {self.seeds}, but there is one pretrained network of a width; write 1 or "
                 "leave it out (intervals are then those of its samples)"
             )
+        # Values and not keys are looked at, since stored sections have all keys.
+        for name in ("depth", "training") if isinstance(self.model, Pythia) else ():
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"{name}: pretrained networks are measured as they are, with the depth of "
+                    "their own and without training; leave it out"
+                )
         problem = misfit(self.model, self.data, self.training, self.width)
         if problem:
             raise ValueError(problem)
