@@ -114,7 +114,7 @@ class _Numbers(click.ParamType[tuple[Any, ...]]):
 def certify(**options: Any) -> None:
     """Say where in a network a step on training samples helps on held-out ones.
 
-    Ends with a table by insertion point and one sentence of the decision. That nothing is certified
+    Ends with a table by insertion point and one sentence of the decision. That there is no signal
     is a result and no error. What it means is in docs/certificate.md.
     """
     # Before torch is imported: more threads than cores is very slow.

@@ -51,11 +51,11 @@ def certify(
 
     `points` are names or patterns of modules ("layer1", "layers.*"), several in a list, or a
     mapping that says how each is pooled; all are measured in one forward and backward pass for each
-    batch. `loss` is "cross_entropy", a criterion with reduction="none", or a function of the model
-    and a batch that returns one number for each sample. Batches are pairs (x, y), or mappings
-    of the model's arguments with `labels` (`input_ids`, `attention_mask`, …), of which padding is
-    masked; `mask` replaces what is known of padding. The model stays on its device and is left as
-    it was found.
+    batch. `loss` is "cross_entropy", "mse", a criterion with reduction="none", or a function of the
+    model and a batch that returns one number for each sample (`losses.BatchLosses`). Batches are
+    pairs (x, y), or mappings of the model's arguments with `labels` (`input_ids`, `attention_mask`,
+    …); positions of sequences that do not count are masked, and `mask` replaces what is known of
+    them. The model stays on its device and is left as it was found.
 
     `budgets` are pairs (M, K), `target` is the largest tolerable Pr(μ_M·g_K ≤ 0), and `level` that
     of the intervals of each point, or of all points together with `simultaneous`. The laws of
@@ -67,7 +67,8 @@ def certify(
     Source: the project's theory, section 4; in words: docs/certificate.md. Raises WidthlabError, in
     one sentence that says what to change, for points that do not exist or that the loss does not
     depend on, a loss that is averaged, a loader with a single batch or fewer than four samples,
-    gradients that are not finite, and samples that affect one another.
+    gradients that are not finite, samples that affect one another, loaders that share samples, and
+    arguments that `Arguments` and `checked_budgets` refuse.
     """
     Arguments(
         model=model,
