@@ -114,7 +114,7 @@ class _Numbers(click.ParamType[tuple[Any, ...]]):
 def certify(**options: Any) -> None:
     """Say where in a network a step on training samples helps on held-out ones.
 
-    Ends with a table by insertion point and one sentence of the decision. That there is no signal
+    Ends with a table by insertion point and one sentence of the decision. That there is no bound
     is a result and no error. What it means is in docs/certificate.md.
     """
     # Before torch is imported: more threads than cores is very slow.
@@ -250,7 +250,7 @@ def _print(found: Certification) -> None:
 
     headings, rows = found.table()
     table = Table(title=escape(found.title), title_justify="left")
-    colours = {"certified": "green", "more samples": "yellow", "no signal": "red"}
+    colours = {"certified": "green", "more samples": "yellow", "no bound": "red"}
     for number, heading in enumerate(headings):
         table.add_column(
             escape(heading), justify="left" if number == 0 else "right", overflow="fold"

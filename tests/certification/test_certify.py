@@ -84,10 +84,10 @@ def test_the_decision_is_one_sentence_with_all_points(found):
 def test_noise_is_said_to_be_noise():
     """One fixed draw; over draws the tests of certificates count how often noise is certified."""
     noise = certify(loss=signed_output, train=coins(), test=coins(seed=2))
-    assert "no signal is seen for first and second, at any (M, K)" in noise.decision
+    assert "there is no bound at any (M, K) for first and second" in noise.decision
     assert noise.certified == {"first": (), "second": ()}
     assert noise.needed() == {"first": None, "second": None}
-    assert "no signal" in repr(noise)
+    assert "no bound" in repr(noise)
     assert noise.reasons[0].startswith("first: the ")
     assert noise.to_dataset()["needed"].isnull().all()
 
@@ -96,9 +96,9 @@ def test_the_table_has_bounds_controls_and_plug_in(found):
     headings, rows = found.table()
     assert headings[3:6] == ["B(8, 8) ≤", "B(40, 20) ≤", "B(4096, 4096) ≤"]
     assert [row[0] for row in rows] == POINTS
-    assert "signal in noise" in headings
+    assert "noise bounded" in headings
     assert "different laws" in found.title
-    assert "0.05 of these 2 would show one on average" in found.cautions[0]
+    assert "0.05 of these 2 would have a bound on average" in found.cautions[0]
 
 
 def test_the_dataset(found, tmp_path):

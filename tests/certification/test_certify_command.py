@@ -122,7 +122,7 @@ def test_a_resnet_on_an_image_folder(folder):
     code, out, err = run(*RESNET, "--points", "layer[12]", "--budget", "8,8", "--budget", "99,99")
     assert code == 0, err
     assert "20 training and 16 test samples" in out
-    for words in ("layer1", "layer2", "layer4", "B(8, 8) ≤", "B(99, 99) ≤", "signal in noise"):
+    for words in ("layer1", "layer2", "layer4", "B(8, 8) ≤", "B(99, 99) ≤", "noise bounded"):
         assert words in out
     assert out.strip().splitlines()[-1].startswith("That a step harms the held-out loss with")
 

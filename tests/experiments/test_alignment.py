@@ -71,7 +71,7 @@ def test_noise_grows_in_published_estimates_and_in_no_others():
     assert found["alignment.mlp.control"].verdict == "holds"
     assert found["alignment.mlp.noise"].verdict == "holds"
     # 4 seeds, 3 widths, 2 points, 2 snapshots at an error rate of 2.5 %: 5 of 48 by 1e-2 chance.
-    assert float(dataset["has_signal"].sel(laws="different").sum()) < 5
+    assert float(dataset["has_bound"].sel(laws="different").sum()) < 5
 
 
 def test_a_bound_that_is_exceeded_fails():

@@ -43,7 +43,7 @@ def dataset_of(found: Certification) -> xr.Dataset:
     )
     needed = [np.nan if value is None else value for value in found.needed().values()]
     met = [certificate.meets(found.target) for certificate in found.certificates.values()]
-    words = "smallest M = K with b_exact_limit ≤ target; NaN where there is no signal"
+    words = "smallest M = K with b_exact_limit ≤ target; NaN where there is no bound"
     dataset = dataset.assign(
         needed=("point", np.array(needed, dtype=np.float64), _about("samples", words)),
         meets_target=(("point", "budget"), np.stack(met), _about("1", "b_exact_limit ≤ target")),

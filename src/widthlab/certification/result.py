@@ -62,7 +62,7 @@ class Certification:
 
     @property
     def error_rate(self) -> float:
-        """Error rate of each limit at each point: of noise, this share shows a signal at most."""
+        """Error rate of each limit at each point: of noise, this share has a bound at most."""
         return (1 - next(iter(self.certificates.values())).level) / 2
 
     @property
@@ -83,7 +83,7 @@ class Certification:
     def needed(self, target: float | None = None) -> dict[str, int | None]:
         """Return the smallest M = K whose upper limit is at most `target`, by point.
 
-        None where there is no signal, so that no number can be told. `target` left out is that
+        None where there is no bound, so that no number can be told. `target` left out is that
         of the certification.
         """
         bound = self.target if target is None else target
@@ -114,7 +114,7 @@ class Certification:
         if more:
             parts.append(f"more samples would do for {_named(more)}")
         if none:
-            parts.append(f"no signal is seen for {_named(none)}, at any (M, K)")
+            parts.append(f"there is no bound at any (M, K) for {_named(none)}")
         sentence = "; ".join(parts)
         return f"{sentence[0].upper()}{sentence[1:]}."
 
@@ -129,7 +129,7 @@ class Certification:
             "d_align",
             *(f"B({m}, {k}) ≤" for m, k in self.budgets),
             f"M = K for {self.target:g}",
-            "signal in noise",
+            "noise bounded",
             f"plug-in B{last} (noise)",
             "verdict",
         ]
@@ -147,8 +147,8 @@ class Certification:
                 "certified"
                 if certified[name]
                 else "more samples"
-                if found.has_signal
-                else "no signal",
+                if found.has_bound
+                else "no bound",
             ]
             for name, found in self.certificates.items()
         ]
@@ -168,7 +168,7 @@ class Certification:
 
     @property
     def reasons(self) -> list[str]:
-        """Why there is no signal, one line for each such point."""
+        """Why there is no bound below 1, one line for each such point."""
         return [
             f"{name}: {found.reason}" for name, found in self.certificates.items() if found.reason
         ]
@@ -180,8 +180,8 @@ class Certification:
         if len(self) > 1 and not self.simultaneous:
             found.append(
                 f"Each point errs at a rate of {100 * self.error_rate:.2g} %: without a signal "
-                f"anywhere, {len(self) * self.error_rate:.2g} of these {len(self)} would show one "
-                "on average; `simultaneous` allows for their number."
+                f"anywhere, {len(self) * self.error_rate:.2g} of these {len(self)} would have a "
+                "bound on average; `simultaneous` allows for their number."
             )
         if self.repeated:
             found.append(

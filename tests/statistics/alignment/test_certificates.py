@@ -54,7 +54,7 @@ def test_a_signal_is_found_in_pure_noise_no_more_often_than_stated(noise, laws):
         certify(NOISES[noise](generator), laws=laws, flips=39, seed=trial)
         for trial in range(trials)
     ]
-    assert np.mean([one.has_signal for one in found]) <= most(RATE, trials)
+    assert np.mean([one.has_bound for one in found]) <= most(RATE, trials)
     # The test of the signal alone is exact: its p-value is at most the rate this often.
     assert np.mean([one.p_value <= RATE for one in found]) <= most(RATE, trials)
     # A control's share varies around the rate as the rank of one order statistic of 39 does.
@@ -71,7 +71,7 @@ def test_one_mean_is_enough_to_be_noise():
         test = generator.standard_normal((10, 5))
         grams = gram_matrices(train, test)
         found.append(certificate(grams, [(8, 8)], laws="different", flips=39, seed=trial))
-    assert np.mean([one.has_signal for one in found]) <= most(RATE, 300)
+    assert np.mean([one.has_bound for one in found]) <= most(RATE, 300)
     assert np.mean([one.p_value <= RATE for one in found]) <= most(RATE, 300)
 
 
@@ -197,7 +197,7 @@ def test_a_clear_signal_is_certified(laws):
     generator = np.random.default_rng(4)
     q = generator.standard_normal((200, 5)) + np.array([1.0, 0, 0, 0, 0])
     found = certify(q, [(8, 8), (64, 64), (64, 32)], laws=laws)
-    assert found.has_signal
+    assert found.has_bound
     assert found.p_value == 1 / 200
     law = AlignmentMoments.of_equal_laws(1.0, 1.0, 5.0)
     assert found.d_parallel.low < 1 < found.d_parallel.high
@@ -215,8 +215,8 @@ def test_a_clear_signal_is_certified(laws):
         assert met.tolist() == [True, False]
     with pytest.raises(WidthlabError, match="between 0 and 1, not 1"):
         found.needed(1.0)
-    assert "a signal (signals found in noise" in repr(found)
-    assert "no signal" not in repr(found)
+    assert "bounded (of noise, bounded" in repr(found)
+    assert "no bound" not in repr(found)
 
 
 def test_the_plug_in_certifies_noise_of_a_wide_network():
@@ -234,7 +234,7 @@ def test_the_plug_in_certifies_noise_of_a_wide_network():
     q = generator.standard_normal((64, 512))
     found = certify(q)
     assert found.plug_in_b_align[0] == pytest.approx(0.70, abs=0.05)
-    assert not found.has_signal
+    assert not found.has_bound
     assert found.b_exact_limit[0] == found.b_align_limit[0] == 1
     # The control says so: noise gets from the plug-in what the gradients get.
     assert found.controls[0].plug_in_d_align == pytest.approx(found.plug_in["d_align"], rel=0.1)
@@ -248,7 +248,7 @@ def test_estimates_that_are_not_positive_certify_nothing():
     assert found.reason == "the unbiased estimate of |μ|², μ'Σμ is not positive"
     assert (found.b_exact[0], found.b_align[0], found.needed(0.1)) == (1, 1, None)
     assert not found.meets(1.0).any()
-    assert "no signal" in repr(found)
+    assert "no bound" in repr(found)
 
 
 def test_finite_pools_have_tighter_bounds():

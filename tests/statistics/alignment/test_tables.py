@@ -21,7 +21,7 @@ def test_every_number_is_that_of_the_certificate():
     assert float(table["plug_in_d_align"]) == found.plug_in["d_align"]
     assert table["train_samples"].to_numpy().tolist() == [4, 16]
     assert table["test_samples"].to_numpy().tolist() == [8, 2]
-    assert bool(table["has_signal"]) == found.has_signal
+    assert bool(table["has_bound"]) == found.has_bound
     flipped = table.sel(control="flipped")
     assert float(flipped["control_certified"]) == found.controls[0].certified
     np.testing.assert_array_equal(

@@ -249,7 +249,7 @@ def _along_training(dataset: xr.Dataset) -> Figure:
         one = apart.isel(snapshot=snapshot)
         for name, values in (
             ("d_align", mean_dimension(one)),
-            ("certified", one["has_signal"].mean("layer")),
+            ("certified", one["has_bound"].mean("layer")),
         ):
             table = over_seeds(dataset, values, "value").assign(quantity=name)
             steps = over_seeds(dataset, one["step"], "step")["step"]

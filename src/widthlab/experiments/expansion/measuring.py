@@ -98,7 +98,7 @@ def _expansions(
     return xr.concat(by_block, "block", combine_attrs="override").assign_coords(coords)
 
 
-CERTIFIED = ("b_exact", "b_exact_limit", "b_align", "b_align_limit", "has_signal")
+CERTIFIED = ("b_exact", "b_exact_limit", "b_align", "b_align_limit", "has_bound")
 """What is kept of the certificates."""
 
 

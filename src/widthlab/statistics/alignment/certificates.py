@@ -26,7 +26,7 @@ class Control:
 
     name: str
     certified: float
-    """Share of flips in which a signal is found, by the limits and by comparison with other flips:
+    """Share of flips that get a bound below 1, by the limits and by comparison with other flips:
     the measured error rate, which should be at most the stated one up to chance (of 199 flips,
     against the same 199 others: 2.5 ± 1.6 %, where the comparison alone decides)."""
     limit_alone: float
@@ -34,7 +34,7 @@ class Control:
     be found without the comparison."""
     point_estimates: float
     """Share of flips on which all unbiased estimates are positive: what point estimates alone
-    would have taken for a signal."""
+    would have made a bound of."""
     plug_in_d_align: float
     """Median of the published plug-in d_align on noise: what it reports where there is nothing."""
     plug_in_b_exact: Array
@@ -46,7 +46,7 @@ class Certificate:
     """What activation gradients at one point tell, with the evidence.
 
     Intervals have two limits of error rate (1 − level)/2 each. Bounds have shape (budgets,); those
-    that end in `_limit` are upper confidence limits, 1 where there is no signal, and they are
+    that end in `_limit` are upper confidence limits, 1 where there is none, and they are
     what may be relied on.
     """
 
@@ -84,22 +84,22 @@ class Certificate:
     p_value: float
     """Of the signal, against sign-flipped gradients."""
     reason: str
-    """Why there is no signal; empty where there is one."""
+    """Why there is no bound below 1; empty where there is one."""
     controls: tuple[Control, ...]
     jackknife: Jackknife
     """The unbiased moments with their covariance, from which the limits are."""
 
     @property
-    def has_signal(self) -> bool:
+    def has_bound(self) -> bool:
         """Whether any budget has an upper confidence limit below 1."""
         return not self.reason
 
     def meets(self, target: float) -> NDArray[np.bool_]:
         """Say by budget whether the upper confidence limit of B_exact is at most `target`."""
-        return np.asarray(self.b_exact_limit <= target) & self.has_signal
+        return np.asarray(self.b_exact_limit <= target) & self.has_bound
 
     def needed(self, target: float, *, cautious: bool = True) -> int | None:
-        """Return M = K that brings B_exact to `target`; None where there is no signal.
+        """Return M = K that brings B_exact to `target`; None where there is no bound.
 
         Cautious: the smallest M = K whose upper confidence limit of B_exact is at most `target`, so
         that `meets` would say yes of it, with the same error rate. Otherwise by the estimates of
@@ -108,7 +108,7 @@ class Certificate:
         """
         if not 0 < target < 1:
             raise WidthlabError(f"the target of a bound must lie between 0 and 1, not {target:g}")
-        if not self.has_signal:
+        if not self.has_bound:
             return None
         if cautious:
             return self._smallest(target)
@@ -158,9 +158,9 @@ class Certificate:
             f"{self.controls[0].plug_in_b_exact[i]:.3g})"
             for i, (m, k) in enumerate(self.budgets)
         ]
-        verdict = f"no signal: {self.reason}" if self.reason else "a signal"
+        verdict = f"no bound: {self.reason}" if self.reason else "bounded"
         noise = ", ".join(f"{control.certified:.1%} {control.name}" for control in self.controls)
-        return "\n".join([*lines, f"  {verdict} (signals found in noise: {noise})"])
+        return "\n".join([*lines, f"  {verdict} (of noise, bounded: {noise})"])
 
 
 def _words(interval: Interval) -> str:

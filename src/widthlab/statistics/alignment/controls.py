@@ -4,7 +4,7 @@ Where gradients are distributed symmetrically about 0, flipping signs at random 
 law, so that flips are draws of noise with the same sizes and covariance. They serve twice: the
 signal's p-value is its rank among flips (`ranks`), and a `noise_control` sends flips themselves
 through everything, each compared with a second, independent set of flips. In that way the share of
-them in which a signal is found is an error rate that was measured. (Ranked among one another, no
+them that get a bound below 1 is an error rate that was measured. (Ranked among one another, no
 more than the stated share could be found, whatever the code did.)
 """
 

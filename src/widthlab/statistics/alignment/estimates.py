@@ -2,7 +2,7 @@
 
 What is relied on is not a point estimate, since on pure noise that of |μ|² is positive about half
 the time, and all that a bound needs still in 7 % (24 samples, 6 features), but a limit:
-`Certificate.has_signal` says that an upper confidence limit of Pr(μ_M·g_K ≤ 0) lies below 1. Two
+`Certificate.has_bound` says that an upper confidence limit of Pr(μ_M·g_K ≤ 0) lies below 1. Two
 things must happen for that.
 
 1. The estimate of |μ|² (m₁·m₂) is among the largest when it is compared with the same estimate of
@@ -17,7 +17,7 @@ things must happen for that.
    gamma variables of shape ½, in 14 % at 100 samples: heavy tails need more samples.)
 
 The error rate is (1 − level)/2, and that of one point: of many points that are all noise, this
-share has a signal by chance.
+share has a bound by chance.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _check(gram: Array, laws: str, rate: float, flips: int) -> None:
 def _reason(
     estimate: GramMoments, jackknife: Jackknife, p_value: float, rate: float, laws: Laws
 ) -> str:
-    """Return why there is no signal; empty where there is one."""
+    """Return why there is no bound below 1; empty where there is one."""
     bad = [words for name, words in NAMES[laws].items() if not getattr(estimate, name)[0] > 0]
     if bad:
         return f"the unbiased estimate of {', '.join(bad)} is not positive"

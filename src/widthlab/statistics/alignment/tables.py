@@ -25,16 +25,16 @@ MOMENTS = {
 
 BOUNDS = {
     "b_exact": "B_exact by the unbiased estimates",
-    "b_exact_limit": "upper confidence limit of B_exact, 1 where there is no signal",
+    "b_exact_limit": "upper confidence limit of B_exact, 1 where there is none",
     "b_align": "B_align by the unbiased estimates",
-    "b_align_limit": "upper confidence limit of B_align, 1 where there is no signal",
+    "b_align_limit": "upper confidence limit of B_align, 1 where there is none",
     "plug_in_b_exact": "B_exact by the published, biased estimates",
     "plug_in_b_align": "B_align by the published, biased estimates",
 }
 """Numbers of a certificate for each budget."""
 
 CONTROLS = {
-    "control_certified": "share of sign flips of noise in which a signal is found",
+    "control_certified": "share of sign flips of noise that get a bound below 1",
     "control_limit_alone": "the same by limits alone, not compared with other sign flips",
     "control_point_estimates": "share of sign flips on which all unbiased estimates are positive",
     "control_plug_in_d_align": "median of the plug-in d_align on noise",
@@ -73,8 +73,8 @@ def certificate_dataset(certificate: Certificate) -> xr.Dataset:
     )
     variables["p_value"] = ((), certificate.p_value, "1", "of the signal, against sign flips")
     words = "whether an upper confidence limit of the bound lies below 1"
-    variables["has_signal"] = ((), certificate.has_signal, "1", words)
-    variables["reason"] = ((), certificate.reason, "", "why there is no signal")
+    variables["has_bound"] = ((), certificate.has_bound, "1", words)
+    variables["reason"] = ((), certificate.reason, "", "why there is no bound below 1")
     m, k = np.array(certificate.budgets, dtype=np.int64).T
     return xr.Dataset(
         {
