@@ -249,29 +249,29 @@ def _along_training(dataset: xr.Dataset) -> Figure:
         one = apart.isel(snapshot=snapshot)
         for name, values in (
             ("d_align", mean_dimension(one)),
-            ("certified", one["has_bound"].mean("layer")),
+            ("bound", one["has_bound"].mean("layer")),
         ):
             table = over_seeds(dataset, values, "value").assign(quantity=name)
             steps = over_seeds(dataset, one["step"], "step")["step"]
             tables.append(table.assign(step=steps.to_numpy() + 1.0))
     data = pd.concat(tables)
     order = all_widths(dataset)
-    parts = {"d_align": "d_align, mean over points", "certified": "share of points certified"}
+    parts = {"d_align": "d_align, mean over points", "bound": "share of points with a bound"}
     with canvas(ncols=len(parts), nrows=len(names)) as page:
         for row, family in enumerate(names):
             for column, (name, words) in enumerate(parts.items()):
                 own = data[(data["family"] == family) & (data["quantity"] == name)]
                 _training_panel(page.axes[len(parts) * row + column], own, words, order)
-        page.letter(*(f"{f}, {what}" for f in names for what in ("dimension", "certified")))
+        page.letter(*(f"{f}, {what}" for f in names for what in ("dimension", "bounds")))
         page.legend("width N")
     return page.finish(
         "alignment-training",
         "Alignment along training",
-        "Unbiased estimates at every snapshot, and the share of insertion points that are "
-        "certified at some budget. As training ends the mean gradient of training samples "
+        "Unbiased estimates at every snapshot, and the share of insertion points at which an upper "
+        "confidence limit of a bound lies below 1. As training ends the mean gradient of training samples "
         f"vanishes, and with it what they say of unseen ones. {counted(dataset)}; bands: "
         "range over seeds.",
-        "The effective alignment dimension and the share of certified points against the training "
+        "The effective alignment dimension and the share of points with a bound against the training "
         "step, a line for each width.",
         data,
     )

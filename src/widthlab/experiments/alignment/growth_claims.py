@@ -64,7 +64,7 @@ def growth(identifier: str, when: str, family: str, dataset: xr.Dataset) -> Clai
 
 
 def _without_dimension(law: PowerLaw) -> str:
-    """Say at which widths no power law can be, since nothing was certified there at all."""
+    """Say at which widths no power law can be, since no estimate is positive there at all."""
     lost = [f"{x:g}" for x, used in zip(law.x, law.used, strict=True) if not used]
     if not lost:
         return ""

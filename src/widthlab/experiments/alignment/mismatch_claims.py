@@ -129,13 +129,13 @@ def less_with_samples(name: str, family: str, dataset: xr.Dataset) -> list[Claim
 
 
 def control(identifier: str, family: str, dataset: xr.Dataset) -> Claim:
-    """Judge how often gradients that were turned into noise are certified."""
+    """Judge how often gradients that were turned into noise get a bound below 1."""
     over = ["snapshot", "layer", "control", "laws"]
     found = mean_interval(dataset["control_certified"].mean(over).to_numpy())
     judgement = judge_below(RATE, found.value, found.low, found.high)
     return _claim(
         identifier,
-        f"{family}: of the same gradients turned into noise, at most {RATE:.1%} are certified",
+        f"{family}: of the same gradients turned into noise, at most {RATE:.1%} get a bound",
         f"{SOURCE}, noise control",
         found,
         judgement,
