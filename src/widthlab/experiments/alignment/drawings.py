@@ -268,11 +268,11 @@ def _along_training(dataset: xr.Dataset) -> Figure:
         "alignment-training",
         "Alignment along training",
         "Unbiased estimates at every snapshot, and the share of insertion points at which an upper "
-        "confidence limit of a bound lies below 1. As training ends the mean gradient of training samples "
-        f"vanishes, and with it what they say of unseen ones. {counted(dataset)}; bands: "
-        "range over seeds.",
-        "The effective alignment dimension and the share of points with a bound against the training "
-        "step, a line for each width.",
+        "confidence limit of a bound lies below 1. As training ends the mean gradient of training "
+        "samples vanishes, and with it what they say of unseen ones. Bands: range over seeds. "
+        f"{counted(dataset)}.",
+        "The effective alignment dimension and the share of points with a bound against the step of "
+        "training, a line for each width.",
         data,
     )
 
