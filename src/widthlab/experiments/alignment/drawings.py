@@ -271,8 +271,8 @@ def _along_training(dataset: xr.Dataset) -> Figure:
         "confidence limit of a bound lies below 1. As training ends the mean gradient of training "
         "samples vanishes, and with it what they say of unseen ones. Bands: range over seeds. "
         f"{counted(dataset)}.",
-        "The effective alignment dimension and the share of points with a bound against the step of "
-        "training, a line for each width.",
+        "The effective alignment dimension and the share of points with a bound against the step "
+        "of training, a line for each width.",
         data,
     )
 
