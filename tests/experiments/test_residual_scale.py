@@ -131,6 +131,14 @@ def test_a_cell_measures_real_networks_and_the_forward_law_is_theirs():
     assert dataset["forward_gain"].item() == pytest.approx(law, rel=0.1)
 
 
+def test_a_law_beyond_all_numbers_is_infinite_and_drawn():
+    """Homogeneous blocks that are not scaled outgrow double precision near depth 3,000."""
+    section = section_of(activation="relu", depth=[8, 4096])
+    dataset = residual_scale.sweep(section, measured(section))
+    assert np.isinf(dataset["theory_forward_gain"].sel(exponent=0.0, depth=4096))
+    assert len(residual_scale.figures(dataset)) == 1
+
+
 def test_cells_of_a_study_share_their_task():
     one, other = (
         request.cell for request in residual_scale.cells(section_of(depth=[8, 16]), 5)[:2]
@@ -144,7 +152,12 @@ def test_cells_of_a_study_share_their_task():
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"exponent": [1, 1]}, "value twice"), ({"exponent": [-1]}, "greater than or equal to 0")],
+    [
+        ({"exponent": [1, 1]}, "value twice"),
+        ({"exponent": [-1]}, "greater than or equal to 0"),
+        ({"exponent": [1000]}, "less than or equal to 4"),
+        ({"exponent": [1, 4]}, "exponent: 4 at depth 512 makes α = L.* nearer to 1"),
+    ],
 )
 def test_bad_grids_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):

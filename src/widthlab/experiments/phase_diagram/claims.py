@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from widthlab.experiments.phase_diagram.phases import DOUBLED, VALID
 from widthlab.experiments.shared.boundaries import widened
+from widthlab.experiments.shared.deep_runs import forward_law
 from widthlab.experiments.shared.resampling import Resampled, combine
-from widthlab.theory.block_law import residual_variance
 from widthlab.theory.deep_limits import LAZY_BOUND, LOCAL_UPDATE_SCALE
 
 if TYPE_CHECKING:
@@ -79,18 +79,7 @@ def _reaches_explosion(label: str, section: Section) -> bool:
     """
     blocks, depth = section.models[label], section.depth[-1]
     scale = section.sigma_v[-1] * np.sqrt(section.width[0] / section.hidden) / depth
-    with np.errstate(over="ignore", invalid="ignore"):
-        law = residual_variance(
-            1.0,
-            depth,
-            blocks.activation,
-            1.0,
-            0.0,
-            alpha=float(scale),
-            inner_variance=blocks.sigma_u**2,
-        )
-    # A law that is no number has grown beyond all of them.
-    return not law[-1] <= DOUBLED**2
+    return forward_law(depth, blocks.activation, blocks.sigma_u, float(scale)) > DOUBLED
 
 
 def _exploding(label: str, maps: Maps) -> list[Claim]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from widthlab.experiments.phase_diagram.phases import DOUBLED, VALID
 from widthlab.experiments.shared.caps import cap
-from widthlab.experiments.shared.deep_runs import CHANGES
+from widthlab.experiments.shared.deep_runs import CHANGES, forward_law
 from widthlab.report import plots, ticks
 from widthlab.report.figures import Figure, canvas
 from widthlab.report.style import ordered_colours
@@ -102,8 +102,6 @@ def _curve(
 
 
 def _gains(axes: Axes, own: xr.Dataset) -> None:
-    from widthlab.theory.block_law import residual_variance
-
     one = own.isel(width=-1)
     data = one[["forward_gain", "backward_gain"]].to_dataframe().reset_index()
     hidden, width = float(own.attrs["hidden"]), float(one["width"])
@@ -123,18 +121,14 @@ def _gains(axes: Axes, own: xr.Dataset) -> None:
         labels=("σ_v / √(ML)", "rms out / rms in"),
     )
     plots.theory(axes, list(axes.get_xlim()), [DOUBLED] * 2, "doubled", style="dotted")
-    if len(data):
+    if (data["gain"] < 1e3).any():
         activation = str(own["activation"].item())
-        inner = float(own["sigma_u"]) ** 2
-        scale = np.geomspace(data["scale"].min(), data["scale"].max(), 40)
+        sigma_u = float(own["sigma_u"])
+        shown = data[data["gain"] < 1e3]
+        scale = np.geomspace(data["scale"].min(), shown["scale"].max(), 40)
         depth = int(data["depth"].max())
-        law = [
-            residual_variance(
-                1.0, depth, activation, 1.0, 0.0, alpha=s / np.sqrt(depth), inner_variance=inner
-            )[-1]
-            for s in scale
-        ]
-        plots.theory(axes, scale, np.sqrt(law), "infinite width, forward")
+        law = [forward_law(depth, activation, sigma_u, s / np.sqrt(depth)) for s in scale]
+        plots.theory(axes, scale, law, "infinite width, forward")
         plots.limits_from(axes, [*data["gain"][data["gain"] < 1e3], 1.0])
 
 

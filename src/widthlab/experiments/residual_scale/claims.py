@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from widthlab.claims import Claim, judge_sign
-from widthlab.experiments.shared.deep_runs import CHANGES
+from widthlab.experiments.shared.deep_runs import CHANGES, forward_law
 from widthlab.scaling import PowerLaw, bootstrap_interval, fit_power_law
-from widthlab.theory.block_law import residual_variance
+from widthlab.theory.deep_limits import SAMPLING
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -88,16 +88,8 @@ class Table:
         for depth in section.depth:
             # A block adds the mean of M independent terms, scaled by L^−p.
             alpha = depth**-exponent * section.sigma_v * np.sqrt(section.width / section.hidden)
-            q = residual_variance(
-                self.initial,
-                depth,
-                section.activation,
-                1.0,
-                0.0,
-                alpha=alpha,
-                inner_variance=section.sigma_u**2,
-            )
-            gains.append(float(np.sqrt(q[-1] / q[0])))
+            args = section.activation, section.sigma_u, float(alpha), self.initial
+            gains.append(forward_law(depth, *args))
         return np.array(gains)
 
     def dataset(self) -> xr.Dataset:
@@ -156,7 +148,7 @@ def claims(section: Section, table: Table) -> list[Claim]:
                     "limit",
                     "the spread over seeds after training vanishes as 1/√L, also at this M: there "
                     "is a deterministic limit",
-                    -0.5,
+                    SAMPLING.depth,
                     [0.0, -1.0],
                     CHIZAT,
                 ),

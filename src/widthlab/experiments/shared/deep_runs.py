@@ -82,6 +82,24 @@ def changes(run: xr.Dataset, problem: Problem) -> dict[str, Array]:
         }
 
 
+def forward_law(depth: int, activation: str, sigma_u: float, scale: float, q: float = 1.0) -> float:
+    """Return the forward gain at infinite width, by the block law of the signal variance.
+
+    `scale` is the factor on a block, with the deviation of the mean of its M units; q is the mean
+    square of h_0. Infinite where the signal outgrows double precision.
+    """
+    from widthlab.theory.block_law import residual_variance
+
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            law = residual_variance(
+                q, depth, activation, 1.0, 0.0, alpha=scale, inner_variance=sigma_u**2
+            )
+    except ValueError:  # a variance that is not finite
+        return np.inf
+    return float(np.sqrt(law[-1] / law[0]))
+
+
 def changes_dataset(
     found: dict[str, Array], dims: Sequence[str], diverged: NDArray[np.int64], **coordinates: object
 ) -> xr.Dataset:
