@@ -152,6 +152,9 @@ def test_each_phase_is_told_by_its_rule():
     found = phase_diagram.sweep(section, [far])["phase"].to_numpy().ravel()
     # The same local updates, but not near the linearised network.
     assert [PHASES[number] for number in found[5:]] == ["small updates"] * 4 + ["exploding"] * 2
+    (replaced,) = measured(section, noise=0.0, preactivation_change=9.0, **burst)
+    again = phase_diagram.sweep(section, [replaced])["phase"].to_numpy().ravel()
+    assert (again == found).all()
     (stuck,) = measured(section, noise=0.0, loss_ratio=0.95, **burst)
     found = phase_diagram.sweep(section, [stuck])["phase"].to_numpy().ravel()
     assert {PHASES[number] for number in found[:-2]} == {"nothing learned"}

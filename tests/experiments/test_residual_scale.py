@@ -13,15 +13,16 @@ from widthlab.experiments.shared.deep_runs import CHANGES, changes_dataset
 
 GAUSSIAN = specs.Gaussian(dimension=5, train_samples=24, test_samples=8)
 LAWS = {
-    1.0: {"spread": -0.5, "local_update": 0.0, "gain": 0.0},
-    0.5: {"spread": 0.0, "local_update": -0.5, "gain": 0.0},
-    0.0: {"spread": 0.5, "local_update": 0.5, "gain": 0.5},
+    1.0: {"spread": -0.5, "local_update": 0.0, "gain": 0.0, "blocks": 0.0},
+    0.5: {"spread": 0.0, "local_update": -0.5, "gain": 0.0, "blocks": -0.8},
+    0.0: {"spread": 0.5, "local_update": 0.5, "gain": 0.5, "blocks": 0.0},
 }
 NAMES = (
     "inverse.limit",
     "inverse.features",
     "root.random",
     "root.lazy",
+    "root.blocks",
     "constant.explodes",
 )
 
@@ -40,6 +41,7 @@ def measured(section, laws=LAWS, noise=0.1):
         jitter = np.exp(noise * generator.standard_normal(cell.seeds))
         found = {name: np.full(cell.seeds, 0.5) * jitter for name in CHANGES}
         found["local_update"] = law["local_update"] * jitter
+        found["distance_lazy"] = law["blocks"] * jitter
         found["forward_gain"] = law["gain"] * jitter
         shape = cell.seeds, 2, cell.inputs, cell.width
         h = law["spread"] * 0.3 * generator.standard_normal(shape)
@@ -70,6 +72,7 @@ def test_claims_hold_for_data_that_obey_the_laws():
         ("inverse.features", 1.0, "local_update", -0.5),
         ("root.random", 0.5, "spread", -0.5),
         ("root.lazy", 0.5, "local_update", 0.0),
+        ("root.blocks", 0.5, "blocks", -0.2),
         ("constant.explodes", 0.0, "gain", -0.5),
     ],
 )

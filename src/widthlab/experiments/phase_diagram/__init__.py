@@ -59,7 +59,8 @@ METHOD = (
     "before training, where most draws diverge, or where the loss ends above its beginning; "
     "nothing is learned where it ends above nine tenths of it. Beyond the σ_v of the largest local "
     "update, where it is less than half of that (the measured boundary), updates are small; such a "
-    "network is called lazy only where it ends within a tenth of its block-linearised network. "
+    "network is called lazy only where it ends within a tenth of its block-linearised network and "
+    "its pre-activations change by less than their initial size. "
     "These laws need σ_v ≪ √(ML): boundaries and slopes are taken from σ_v ≤ ½√(ML) only."
 )
 

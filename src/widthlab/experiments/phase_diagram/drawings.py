@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from widthlab.experiments.phase_diagram.lines import MOST, counted_words, slug_of_label
 from widthlab.experiments.phase_diagram.phases import (
     DOUBLED,
+    KEPT,
     LAZY,
     LEARNED,
     LINEAR,
@@ -63,7 +64,8 @@ def phase_map(own: xr.Dataset) -> Figure:
         "Each field is one point of the grid, by embedding width D and the standard deviation σ_v "
         f"of outer weights; {counted}. MLU: local updates are at least {LAZY:g} of their maximum "
         "over σ_v, or σ_v is smaller than there. Beyond, lazy where the network ends within "
-        f"{LINEAR:g} of its block-linearised one, small updates where it does not. Exploding: "
+        f"{LINEAR:g} of its block-linearised one and pre-activations change by less than "
+        f"{KEPT:g} of their size, small updates where not so. Exploding: "
         "either pass grows by "
         f"{DOUBLED:g} before training, most draws diverge, or the loss rises. Nothing learned: "
         f"the loss stays above {LEARNED:g} of its first value. Points: measured boundaries with "

@@ -30,6 +30,8 @@ LAZY = 0.5
 """Local update over its maximum below which a network of a larger σ_v has small updates."""
 LINEAR = 0.1
 """Distance to the block-linearised network below which one of small updates is lazy."""
+KEPT = 1.0
+"""Relative change of pre-activations below which it is: else training replaced what units see."""
 DOUBLED = 2.0
 """Gain of the forward or of the backward pass above which a network is exploding."""
 LEARNED = 0.9
@@ -132,8 +134,10 @@ class Maps:
         for gain in ("forward_gain", "backward_gain"):
             exploding |= ~(own[gain] <= DOUBLED)
         exploding |= ~(own["loss_ratio"] <= 1.0)
-        linear = np.where(own["distance_lazy"] < LINEAR, 1, 4)
-        phase = np.where(beyond & (own["local_update"] < LAZY * update[top]), linear, 0)
+        linear = (own["distance_lazy"] < LINEAR) & (own["preactivation_change"] < KEPT)
+        phase = np.where(
+            beyond & (own["local_update"] < LAZY * update[top]), np.where(linear, 1, 4), 0
+        )
         phase = np.where(own["loss_ratio"] > LEARNED, 3, phase)
         return np.asarray(np.where(exploding, 2, phase))
 
