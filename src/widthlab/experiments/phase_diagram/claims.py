@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 SOURCE = "Chizat (2025), phase diagram of two-layer perceptron blocks"
+ALL_LINEAR = (
+    "a linear regime of the whole network, for comparison; the lazy ODE of Chizat (2025), whose "
+    "stream moves, does not predict it"
+)
 LAZY_FROM = 3.0
 """Smallest σ_v/√D at which the lazy law is judged: its next order, D/σ_v², is then a tenth."""
 NEXT = LAZY_FROM**-2 + VALID**2
@@ -151,8 +155,9 @@ def _decay(label: str, maps: Maps) -> Claim:
 def _linearity(label: str, maps: Maps) -> list[Claim]:
     """Judge whether small updates make networks lazy by each of the other measures.
 
-    These hold a prediction of the linear regime against the network, whatever the rates: in a
-    tangent network all weights move ever less, and with them pre-activations and the distance.
+    These hold against the network what a regime that is linear as a whole would show, where also
+    pre-activations and the distance to the tangent network would vanish. Chizat (2025) does not
+    say so: in the lazy ODE the stream moves by O(1), and its blocks alone are linear in weights.
     """
     found = []
     for name, words in (
@@ -171,6 +176,7 @@ def _linearity(label: str, maps: Maps) -> list[Claim]:
                 parts,
                 NEXT,
                 TOO_FEW,
+                source=ALL_LINEAR,
             )
         )
     return [*found, _blocks(label, maps)]
@@ -229,6 +235,8 @@ def _exponent(
     parts: Sequence[Resampled | None],
     order: float,
     missing: str,
+    *,
+    source: str = SOURCE,
 ) -> Claim:
     """Judge an exponent from estimates with their resamples, holes left out.
 
@@ -238,7 +246,7 @@ def _exponent(
     from widthlab.experiments.shared.verdicts import exponent_claim
 
     law, allowed, left = _law(x, parts, order, missing)
-    claim = exponent_claim(identifier, statement, SOURCE, law, predicted, rivals, tolerance=allowed)
+    claim = exponent_claim(identifier, statement, source, law, predicted, rivals, tolerance=allowed)
     return claim.model_copy(update={"reason": f"{claim.reason}; {left}"}) if left else claim
 
 
