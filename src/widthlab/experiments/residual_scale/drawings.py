@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PANELS = {
     "spread": ("Spread over seeds", "spread of h_L"),
     "local_update": ("Local feature updates", "rms of κ(u − u₀)·h"),
-    "distance_lazy": ("Distance to block-linearised", "distance / change of h_L"),
+    "distance_lazy": ("Distance to linear blocks", "distance / change of h_L"),
     "forward_gain": ("Forward gain before training", "rms of h_L / rms of h_0"),
     "backward_gain": ("Backward gain before training", "gain of the gradient"),
     "loss_ratio": ("Loss reached", "loss / loss before training"),
