@@ -3,13 +3,17 @@
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import brentq
 
 from widthlab import data, specs
 from widthlab.claims import from_json
 from widthlab.experiments import phase_diagram
-from widthlab.experiments.phase_diagram.phases import PHASES
+from widthlab.experiments.phase_diagram.phases import DOUBLED, PHASES
 from widthlab.experiments.shared.base import Inputs, Measured
+from widthlab.experiments.shared.deep_networks import deep_problem
 from widthlab.experiments.shared.deep_runs import CHANGES, changes_dataset
+from widthlab.meanode import stability_limit
+from widthlab.theory.block_law import residual_variance
 
 GAUSSIAN = specs.Gaussian(dimension=5, train_samples=24, test_samples=8)
 NAMES = {
@@ -21,6 +25,9 @@ NAMES = {
         "exploding_depth",
         "mlu",
         "lazy_decay",
+        "lazy_stream",
+        "lazy_tangent",
+        "lazy_blocks",
     )
 }
 
@@ -36,7 +43,18 @@ def section_of(**changes):
     return phase_diagram.Section(**{**options, **changes})
 
 
-def statistics_of(cell, edge, burst, size=1.0, power=1.0, noise=0.1, **changes):
+def statistics_of(
+    cell,
+    edge,
+    burst,
+    size=1.0,
+    power=1.0,
+    noise=0.1,
+    stream=1.0,
+    tangent=1.0,
+    blocks=1.5,
+    **changes,
+):
     """Curves that fall as sigma_v^-power beyond `edge`, and double at `burst`, both in σ_v."""
     generator = np.random.default_rng(cell.width * 1000 + cell.depth)
     sigma = np.array(cell.sigma_v)[:, None] * np.sqrt(cell.width)
@@ -44,12 +62,16 @@ def statistics_of(cell, edge, burst, size=1.0, power=1.0, noise=0.1, **changes):
     of_draw = np.exp(noise * generator.standard_normal(cell.draws))
     found = {name: np.full(shape, 0.5) for name in CHANGES}
     found["local_update"] = size * of_draw / (1 + (sigma / edge) ** 4) ** (power / 4)
+    relative = np.array(cell.sigma_v)[:, None]
+    for name, fall in (("preactivation_change", stream), ("distance", tangent)):
+        found[name] = 0.3 * of_draw * relative**-fall
+    found["distance_lazy"] = 0.2 * of_draw * relative**-blocks
     gain = np.sqrt(1 + 3 * (sigma / burst * of_draw**0.3) ** 2)
     found["forward_gain"] = found["backward_gain"] = gain
     found |= {name: np.broadcast_to(value, shape) for name, value in changes.items()}
-    return changes_dataset(
-        found, ("sigma_v", "draw"), np.full(shape, -1), sigma_v=list(cell.sigma_v)
-    )
+    dims = ("sigma_v", "draw")
+    dataset = changes_dataset(found, dims, np.full(shape, -1), sigma_v=list(cell.sigma_v))
+    return dataset.assign(learning_rate=(dims, np.full(shape, 0.5)))
 
 
 def measured(section, edge=None, burst=None, **changes):
@@ -85,6 +107,9 @@ def test_claims_hold_for_curves_that_obey_the_laws():
         ("exploding_depth", {"burst": lambda d, depth: 200.0}),
         ("mlu", {"size": lambda d, depth: d**-0.5}),
         ("lazy_decay", {"power": 0.5}),
+        ("lazy_stream", {"stream": 0.2}),
+        ("lazy_tangent", {"tangent": 0.0}),
+        ("lazy_blocks", {"blocks": 0.2}),
     ],
 )
 def test_each_claim_fails_where_its_law_is_broken(name, changes):
@@ -110,7 +135,8 @@ def test_noise_leaves_the_width_of_the_boundary_undecided():
 def test_outside_the_domain_of_the_lazy_law_nothing_is_judged():
     section = section_of(hidden=1)
     found = verdicts(section, measured(section))
-    for name in ("lazy_width", "lazy_depth", "lazy_decay"):
+    for name in {name for name in NAMES if "lazy" in name}:
+        name = name.removeprefix("phase_diagram.tanh.")
         assert found[f"phase_diagram.tanh.{name}"] == "undecided"
 
 
@@ -122,6 +148,13 @@ def test_each_phase_is_told_by_its_rule():
     names = [PHASES[number] for number in found]
     # 4.5 √D is beyond half of the maximum; both passes double at 1.9 √(ML) = 61 √D.
     assert names == ["MLU"] * 5 + ["lazy"] * 4 + ["exploding"] * 2
+    (far,) = measured(section, noise=0.0, distance_lazy=0.13, **burst)
+    found = phase_diagram.sweep(section, [far])["phase"].to_numpy().ravel()
+    # The same local updates, but not near the linearised network.
+    assert [PHASES[number] for number in found[5:]] == ["small updates"] * 4 + ["exploding"] * 2
+    (replaced,) = measured(section, noise=0.0, preactivation_change=9.0, **burst)
+    again = phase_diagram.sweep(section, [replaced])["phase"].to_numpy().ravel()
+    assert (again == found).all()
     (stuck,) = measured(section, noise=0.0, loss_ratio=0.95, **burst)
     found = phase_diagram.sweep(section, [stuck])["phase"].to_numpy().ravel()
     assert {PHASES[number] for number in found[:-2]} == {"nothing learned"}
@@ -174,18 +207,70 @@ def test_a_cell_measures_real_networks(monkeypatch):
     assert found.identical(again)
 
 
-def test_rates_keep_the_speed_of_the_tangent_kernel():
-    """Its parts of inner and outer weights are as σ_v²/D to 1 for linear blocks with |h|² = D."""
-    from widthlab.theory.deep_limits import perceptron_tangent_kernel
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_rates_are_one_share_of_each_networks_stability_limit(activation):
+    """No power of D or σ_v stands in the rule; only the largest rate bounds what it gives."""
+    sigma_v = [0.1, 1, 10]
+    section = section_of(
+        models={"a": {"activation": activation}, "b": {"activation": activation, "sigma_u": 1e-3}},
+        sigma_v=sigma_v,
+        width=[6],
+        depth=[3],
+        hidden=2,
+        draws=4,
+        inputs=2,
+        steps=1,
+        data=GAUSSIAN,
+    )
+    inputs = Inputs(
+        data.prepare(GAUSSIAN, None), (), torch.device("cpu"), np.random.SeedSequence(1)
+    )
+    for request in phase_diagram.cells(section, 7):
+        cell = request.cell
+        rates = phase_diagram.extract(cell, inputs)["learning_rate"].to_numpy()
+        for draw in range(4):
+            problem = deep_problem(cell.at(1), inputs, draw)
+            limits = np.array([stability_limit(cell.at(s).network, problem) for s in sigma_v])
+            expected = np.minimum(section.learning_rate, section.share * limits)
+            assert rates[:, draw] == pytest.approx(expected)
+    # Both branches of the rule are seen with small inner weights.
+    assert (rates[0] == section.learning_rate).all()
+    assert (rates[-1] < section.learning_rate).all()
 
-    (request,) = phase_diagram.cells(section_of(width=[16], depth=[16]), 0)
-    speeds = []
-    for sigma_v in (0.1, 1.0, 10.0):
-        inner, outer = perceptron_tangent_kernel(
-            [[16.0]], "linear", inner_deviation=4, outer_deviation=4 * sigma_v, inner_scale=1 / 16
-        )
-        speeds.append(request.cell.at(sigma_v).learning_rate * (inner + outer).item())
-    assert speeds == pytest.approx([speeds[0]] * 3)
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_a_pass_doubles_where_the_block_law_says(activation):
+    """Also between points of the grid: gains interpolated themselves are up to 4 % off here."""
+    models = {"a": {"activation": activation}}
+    grid = [1, 3, 8, 13, 20, 32, 50, 80]
+    section = section_of(models=models, sigma_v=grid, width=[32], depth=[16], hidden=192)
+    (cell,) = measured(section, noise=0.0)
+
+    def gain(sigma):
+        alpha = sigma * np.sqrt(32 / 192) / 16
+        law = residual_variance(1.0, 16, activation, 1.0, 0.0, alpha=alpha)
+        return np.sqrt(law[-1])
+
+    law = np.array([gain(sigma) for sigma in grid])[:, None]
+    for name in ("forward_gain", "backward_gain"):
+        cell.statistics[name][:] = np.broadcast_to(law, cell.statistics[name].shape)
+    expected = np.sqrt(32) * brentq(lambda sigma: gain(sigma) - DOUBLED, 1, 80)
+    found = phase_diagram.sweep(section, [cell])["exploding_boundary"].item()
+    assert found == pytest.approx(expected, rel=0.004)
+
+
+def test_slugs_tell_kinds_of_blocks_apart():
+    section = section_of(models={"a": {}, "b": {"sigma_u": 0.01}}, width=[8], depth=[4])
+    assert len({request.slug for request in phase_diagram.cells(section, 0)}) == 2
+
+
+def test_the_largest_scales_allowed_end_in_a_diagram():
+    """At any admitted scale there is a plan, and a sweep with a verdict for each claim."""
+    section = section_of(models={"relu": {"activation": "relu"}}, sigma_v=[1e-6, 1, 3, 1e6])
+    dataset = phase_diagram.sweep(section, measured(section))
+    assert from_json(dataset.attrs["claims"])
+    assert len(phase_diagram.figures(dataset)) == 3
+    assert phase_diagram.cells(section_of(sigma_v=[1e5, 3e5, 1e6]), 0)
 
 
 def test_small_updates_before_the_maximum_are_not_lazy():
@@ -201,6 +286,9 @@ def test_small_updates_before_the_maximum_are_not_lazy():
     [
         ({"sigma_v": [1, 1, 2]}, "value twice"),
         ({"sigma_v": [0, 1, 2]}, "greater than 0"),
+        ({"sigma_v": [1, 3, 1e200]}, "less than or equal to 1000000"),
+        ({"sigma_v": [1e-200, 1, 3]}, "greater than or equal to 0.000001"),
+        ({"models": {"a": {"sigma_u": 1e200}}}, "less than or equal to 1000000"),
         ({"hidden": 0}, "greater than or equal to 1"),
         ({"inputs": 10**6}, "inputs: 1000000 are asked for"),
     ],

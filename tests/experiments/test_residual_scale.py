@@ -13,15 +13,16 @@ from widthlab.experiments.shared.deep_runs import CHANGES, changes_dataset
 
 GAUSSIAN = specs.Gaussian(dimension=5, train_samples=24, test_samples=8)
 LAWS = {
-    1.0: {"spread": -0.5, "local_update": 0.0, "gain": 0.0},
-    0.5: {"spread": 0.0, "local_update": -0.5, "gain": 0.0},
-    0.0: {"spread": 0.5, "local_update": 0.5, "gain": 0.5},
+    1.0: {"spread": -0.5, "local_update": 0.0, "gain": 0.0, "blocks": 0.0},
+    0.5: {"spread": 0.0, "local_update": -0.5, "gain": 0.0, "blocks": -0.8},
+    0.0: {"spread": 0.5, "local_update": 0.5, "gain": 0.5, "blocks": 0.0},
 }
 NAMES = (
     "inverse.limit",
     "inverse.features",
     "root.random",
     "root.lazy",
+    "root.blocks",
     "constant.explodes",
 )
 
@@ -40,6 +41,7 @@ def measured(section, laws=LAWS, noise=0.1):
         jitter = np.exp(noise * generator.standard_normal(cell.seeds))
         found = {name: np.full(cell.seeds, 0.5) * jitter for name in CHANGES}
         found["local_update"] = law["local_update"] * jitter
+        found["distance_lazy"] = law["blocks"] * jitter
         found["forward_gain"] = law["gain"] * jitter
         shape = cell.seeds, 2, cell.inputs, cell.width
         h = law["spread"] * 0.3 * generator.standard_normal(shape)
@@ -70,6 +72,7 @@ def test_claims_hold_for_data_that_obey_the_laws():
         ("inverse.features", 1.0, "local_update", -0.5),
         ("root.random", 0.5, "spread", -0.5),
         ("root.lazy", 0.5, "local_update", 0.0),
+        ("root.blocks", 0.5, "blocks", -0.2),
         ("constant.explodes", 0.0, "gain", -0.5),
     ],
 )
@@ -131,6 +134,14 @@ def test_a_cell_measures_real_networks_and_the_forward_law_is_theirs():
     assert dataset["forward_gain"].item() == pytest.approx(law, rel=0.1)
 
 
+def test_a_law_beyond_all_numbers_is_infinite_and_drawn():
+    """Homogeneous blocks that are not scaled outgrow double precision near depth 3,000."""
+    section = section_of(activation="relu", depth=[8, 4096])
+    dataset = residual_scale.sweep(section, measured(section))
+    assert np.isinf(dataset["theory_forward_gain"].sel(exponent=0.0, depth=4096))
+    assert len(residual_scale.figures(dataset)) == 1
+
+
 def test_cells_of_a_study_share_their_task():
     one, other = (
         request.cell for request in residual_scale.cells(section_of(depth=[8, 16]), 5)[:2]
@@ -144,7 +155,12 @@ def test_cells_of_a_study_share_their_task():
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"exponent": [1, 1]}, "value twice"), ({"exponent": [-1]}, "greater than or equal to 0")],
+    [
+        ({"exponent": [1, 1]}, "value twice"),
+        ({"exponent": [-1]}, "greater than or equal to 0"),
+        ({"exponent": [1000]}, "less than or equal to 4"),
+        ({"exponent": [1, 4]}, "exponent: 4 at depth 512 makes α = L.* nearer to 1"),
+    ],
 )
 def test_bad_grids_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):

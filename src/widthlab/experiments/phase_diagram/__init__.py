@@ -19,11 +19,12 @@ from pydantic import AfterValidator, Field, model_validator
 from widthlab.costs import Cost
 from widthlab.experiments.shared.base import Grid, Inputs, Label, Measured, Request
 from widthlab.experiments.shared.deep_networks import DeepCell, deep_cost, deep_problem
-from widthlab.experiments.shared.deep_runs import CHANGES, changes, changes_dataset, trained
+from widthlab.experiments.shared.deep_runs import CHANGES, RATE, changes, changes_dataset, trained
 from widthlab.specs import (
     WHOLE,
     Count,
     DataSet,
+    Fraction,
     Gaussian,
     Positive,
     Seed,
@@ -34,6 +35,7 @@ from widthlab.specs import (
 if TYPE_CHECKING:
     import xarray as xr
 
+    from widthlab.meanode import Problem
     from widthlab.report.figures import Figure
 
 Array = NDArray[np.float64]
@@ -43,13 +45,23 @@ QUESTION = "At what scale of the outer weights does a deep residual network lear
 METHOD = (
     "At every embedding width D, depth L and σ_v, networks of two-layer blocks are trained by "
     "full-batch gradient descent on a few labelled samples, each draw with weights, embedding and "
-    "readout of its own. Rates are η·L·M·D, with η divided by 1 + σ_v²/D so that networks of all "
-    "σ_v learn at about the same speed. Quantities are geometric means over draws. A network is "
-    "exploding where either pass doubles before training, where most draws diverge, or where the "
-    "loss ends above its beginning; nothing is learned where it ends above nine tenths of it; and "
-    "it is lazy where, beyond the σ_v of the largest local update, the update is less than half "
-    "of that, which is the measured boundary too. The lazy law needs σ_v ≪ √(ML): boundaries and "
-    "slopes are taken from σ_v ≤ ½√(ML) only."
+    "readout of its own. Rates are η·L·M·D, with η one share of the network's stability limit, "
+    "that of gradient descent in the tangent ODE of its own task, σ_u and σ_v; but never above a "
+    "stated rate, for weights that start at a saddle, whose tangent kernel says little. This "
+    "normalises the speed, and the normalisation implies some of what is found: the tangent kernel "
+    "has a part of the outer weights and one of the inner, which grows as σ_v²/D. To first order a "
+    "local update is therefore ∝ s/(a + b·s²) with s = σ_v/√D, with its maximum and its half at "
+    "fixed s. Claims on the size of updates test that networks follow this order at finite "
+    "updates, L and M, and not a law beyond it. Whether networks are lazy is measured by other "
+    "quantities: how far pre-activations change, and how far the network ends from two "
+    "linearisations, of the whole network (tangent) and of each block at the stream that results. "
+    "Quantities are geometric means over draws. A network is exploding where either pass doubles "
+    "before training, where most draws diverge, or where the loss ends above its beginning; "
+    "nothing is learned where it ends above nine tenths of it. Beyond the σ_v of the largest local "
+    "update, where it is less than half of that (the measured boundary), updates are small; such a "
+    "network is called lazy only where it ends within a tenth of its block-linearised network and "
+    "its pre-activations change by less than their initial size. "
+    "These laws need σ_v ≪ √(ML): boundaries and slopes are taken from σ_v ≤ ½√(ML) only."
 )
 
 
@@ -59,12 +71,16 @@ def _rising(values: list[float]) -> list[float]:
     return sorted(values)
 
 
+Scale = Annotated[Positive, Field(ge=1e-6, le=1e6)]
+"""A standard deviation whose square, and that of what it makes, is a number in single precision."""
+
+
 class Blocks(Spec):
     """What the blocks are."""
 
     activation: Literal["tanh", "relu"] = "tanh"
     """Activation function s."""
-    sigma_u: Annotated[Positive, Unit("sqrt(D)")] = 1.0
+    sigma_u: Annotated[Scale, Unit("sqrt(D)")] = 1.0
     """Standard deviation of inner weights; where σ_v is small too, weights start at a saddle."""
 
 
@@ -77,9 +93,7 @@ class Section(Spec):
         AfterValidator(lambda models: dict(sorted(models.items()))),
     ] = Field(default={"tanh": Blocks()})
     """Kinds of blocks, by the label that figures show."""
-    sigma_v: Annotated[
-        list[Positive], Field(min_length=3), AfterValidator(_rising), Unit("sqrt(D)")
-    ]
+    sigma_v: Annotated[list[Scale], Field(min_length=3), AfterValidator(_rising), Unit("sqrt(D)")]
     """Standard deviations of outer weights, in units of √D."""
     width: Annotated[Grid, Unit("coordinates")]
     """Embedding widths D."""
@@ -87,8 +101,10 @@ class Section(Spec):
     """Depths L."""
     hidden: Annotated[Count, Unit("units")] = 128
     """M, units in each block; the lazy phase is seen where L·M is many times D."""
-    learning_rate: Annotated[Positive, Unit("1")] = 0.5
-    """η of the limit: raw rates are η·L·M·D/(1 + σ_v²/D)."""
+    share: Annotated[Fraction, Unit("1")] = 0.25
+    """η over the stability limit of the tangent ODE; raw rates are η·L·M·D."""
+    learning_rate: Annotated[Positive, Unit("1")] = 2.0
+    """Largest η, reached only where weights start near a saddle."""
     steps: Annotated[Count, Unit("steps")] = 10
     """Steps of full-batch gradient descent."""
     draws: Annotated[int, Field(ge=4), WHOLE, Unit("networks")] = 8
@@ -111,10 +127,11 @@ class Cell(Spec):
     """All σ_v of one embedding width and depth; draws are a dimension too."""
 
     blocks: Blocks
-    sigma_v: list[Positive]
+    sigma_v: list[Scale]
     width: Count
     depth: Count
     hidden: Count
+    share: Fraction
     learning_rate: Positive
     steps: Count
     draws: Count
@@ -122,12 +139,12 @@ class Cell(Spec):
     task_seed: Seed
 
     def at(self, sigma_v: float) -> DeepCell:
-        """Return the networks of one σ_v, one for each draw."""
+        """Return the networks of one σ_v, one for each draw; their rate is the largest one."""
         return DeepCell(
             activation=self.blocks.activation,
             sigma_u=self.blocks.sigma_u,
             sigma_v=sigma_v,
-            learning_rate=self.learning_rate / (1 + sigma_v**2),
+            learning_rate=self.learning_rate,
             steps=self.steps,
             inputs=self.inputs,
             task_seed=self.task_seed,
@@ -137,7 +154,7 @@ class Cell(Spec):
         )
 
 
-_SHARED = ("sigma_v", "hidden", "learning_rate", "steps", "draws", "inputs")
+_SHARED = ("sigma_v", "hidden", "share", "learning_rate", "steps", "draws", "inputs")
 
 
 def cells(section: Section, seed: int) -> list[Request]:
@@ -148,35 +165,46 @@ def cells(section: Section, seed: int) -> list[Request]:
         for depth in section.depth:
             for width in section.width:
                 cell = Cell(blocks=blocks, width=width, depth=depth, task_seed=seed, **shared)
-                slug = f"{blocks.activation}-w{width}-d{depth}-m{section.hidden}"
+                sizes = f"w{width}-d{depth}-m{section.hidden}"
+                slug = f"{blocks.activation}-u{blocks.sigma_u:g}-{sizes}".replace(".", "_")
                 requests.append(Request(cell, label, slug, section.data, cost=_cost(cell)))
     return requests
 
 
 def _cost(cell: Cell) -> Cost:
     """Estimate a cell, whose networks run one by one."""
-    one = deep_cost(cell.at(cell.sigma_v[0]), companions=1)
+    one = deep_cost(cell.at(cell.sigma_v[0]), companions=2)
     return replace(one, flops=cell.draws * len(cell.sigma_v) * one.flops)
 
 
 def extract(cell: Cell, inputs: Inputs) -> xr.Dataset:
-    """Return what training changed in networks of every σ_v, (sigma_v, draw).
+    """Return what training changed in networks of every σ_v, and their η, (sigma_v, draw).
 
     Draw d has the same embedding and readout at every σ_v and depth, and at every σ_v the same
     normal numbers for its weights.
     """
     shape = len(cell.sigma_v), cell.draws
     found = {name: np.full(shape, np.nan) for name in CHANGES}
-    diverged = np.full(shape, -1)
+    diverged, rates = np.full(shape, -1), np.full(shape, np.nan)
     networks = [cell.at(sigma_v) for sigma_v in cell.sigma_v]
     for draw in range(cell.draws):
         problem = deep_problem(networks[0], inputs, draw)
         for at, one in enumerate(networks):
-            run = trained(one, problem, inputs, one.learning_rate, [draw])
+            rates[at, draw] = rate = learning_rate(cell, one, problem)
+            run = trained(one, problem, inputs, rate, [draw])
             diverged[at, draw] = int(run["diverged"].item())
             for name, values in changes(run, problem).items():
                 found[name][at, draw] = values.item()
-    return changes_dataset(found, ("sigma_v", "draw"), diverged, sigma_v=cell.sigma_v)
+    dims = ("sigma_v", "draw")
+    dataset = changes_dataset(found, dims, diverged, sigma_v=cell.sigma_v)
+    return dataset.assign(learning_rate=(dims, rates, {"units": "1", "description": RATE}))
+
+
+def learning_rate(cell: Cell, one: DeepCell, problem: Problem) -> float:
+    """Return η: the cell's share of the stability limit of this σ_v, or its largest rate."""
+    from widthlab.meanode import stability_limit
+
+    return min(cell.learning_rate, cell.share * stability_limit(one.network, problem))
 
 
 def sweep(section: Section, measured: list[Measured]) -> xr.Dataset:

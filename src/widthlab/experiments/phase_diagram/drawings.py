@@ -10,10 +10,19 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
 from widthlab.experiments.phase_diagram.lines import MOST, counted_words, slug_of_label
-from widthlab.experiments.phase_diagram.phases import DOUBLED, LAZY, LEARNED, PHASES, VALID
+from widthlab.experiments.phase_diagram.phases import (
+    DOUBLED,
+    KEPT,
+    LAZY,
+    LEARNED,
+    LINEAR,
+    PHASES,
+    VALID,
+)
 from widthlab.report import plots, ticks
 from widthlab.report.figures import Figure, canvas
 from widthlab.report.style import CATEGORIES, INK, PAPER, ramp
+from widthlab.theory.deep_limits import LOCAL_UPDATE_SCALE
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -23,12 +32,12 @@ Array = NDArray[np.float64]
 
 PANELS = 3
 """Most depths whose phases are drawn."""
-PHASE_COLOURS = [CATEGORIES[name][0] for name in ("c2", "c4", "c1", "c5")]
-PHASE_MARKS = ("o", "s", "^", "x")
+PHASE_COLOURS = [CATEGORIES[name][0] for name in ("c2", "c4", "c1", "c5", "c3")]
+PHASE_MARKS = ("o", "s", "^", "x", "D")
 MAPPED = {
     "local_update": "Local update",
     "preactivation_change": "Relative change of pre-activations",
-    "distance": "Distance to the linearised network",
+    "distance_lazy": "Distance to the block-linearised network",
     "loss_ratio": "Loss reached / loss before",
 }
 
@@ -54,15 +63,18 @@ def phase_map(own: xr.Dataset) -> Figure:
         f"Phases over embedding width and scale of outer weights: {label}",
         "Each field is one point of the grid, by embedding width D and the standard deviation σ_v "
         f"of outer weights; {counted}. MLU: local updates are at least {LAZY:g} of their maximum "
-        "over σ_v, or σ_v is smaller than there. Exploding: either pass grows by "
+        "over σ_v, or σ_v is smaller than there. Beyond, lazy where the network ends within "
+        f"{LINEAR:g} of its block-linearised one and pre-activations change by less than "
+        f"{KEPT:g} of their size, small updates where not so. Exploding: "
+        "either pass grows by "
         f"{DOUBLED:g} before training, most draws diverge, or the loss rises. Nothing learned: "
         f"the loss stays above {LEARNED:g} of its first value. Points: measured boundaries with "
-        "95 % intervals over draws. Dashed: the predicted √D; dash-dotted: the predicted √(ML), "
+        "95 % intervals over draws. Dashed: the first-order √D; dash-dotted: the predicted √(ML), "
         "independent of D; both through the middle of the measured points. Dotted: "
         f"σ_v = {VALID:g} √(ML), beyond which the lazy law is not expected to hold.",
         f"Maps of phases for {label} over D and σ_v on logarithmic axes, a panel for each depth: "
-        "maximal local updates below a line of slope one half, lazy above it, exploding at the "
-        "top.",
+        "maximal local updates below a line of slope one half, small or lazy ones above it, "
+        "exploding at the top.",
         table.to_dataframe().reset_index(),
     )
 
@@ -115,7 +127,7 @@ def _boundaries(axes: Axes, one: xr.Dataset) -> None:
     width = one["width"].to_numpy().astype(float)
     ends = np.array(axes.get_xlim())
     for name, mark, power, style, words in (
-        ("lazy_boundary", "D", 0.5, "dashed", "half of the local update"),
+        ("lazy_boundary", "D", LOCAL_UPDATE_SCALE, "dashed", "half of the local update"),
         ("exploding_boundary", "v", 0.0, "dashdot", "a pass doubles"),
     ):
         edge, low, high = (one[f"{name}{end}"].to_numpy() for end in ("", "_low", "_high"))
@@ -195,9 +207,9 @@ def quantity_maps(own: xr.Dataset) -> Figure:
         f"Geometric means over draws at L = {int(one['depth'])}; {counted_words(one)}. a: what the "
         "change of a unit's own weights does to its pre-activation. b: change of pre-activations, "
         "that of the stream included, over their initial size. c: difference of the last embedding "
-        "from that of the network linearised about its initial weights, over the embedding's "
-        "change. d: loss after training over that before. Values above "
-        f"{MOST:g} have the colour of {MOST:g}. Diamonds: the measured boundary of the lazy phase. "
+        "from that of the network with each block linearised about its initial weights, over the "
+        "embedding's change. d: loss after training over that before. Values above "
+        f"{MOST:g} have the colour of {MOST:g}. Diamonds: half of the largest local update. "
         "Line: where the domain of the lazy law ends.",
         f"Four maps for {label} over embedding width and σ_v in units of √D, with colour bars.",
         one[[*MAPPED]].to_dataframe().reset_index(),

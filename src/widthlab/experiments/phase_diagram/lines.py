@@ -8,7 +8,7 @@ import numpy as np
 
 from widthlab.experiments.phase_diagram.phases import DOUBLED, VALID
 from widthlab.experiments.shared.caps import cap
-from widthlab.experiments.shared.deep_runs import CHANGES
+from widthlab.experiments.shared.deep_runs import CHANGES, forward_law
 from widthlab.report import plots, ticks
 from widthlab.report.figures import Figure, canvas
 from widthlab.report.style import ordered_colours
@@ -22,7 +22,9 @@ MOST = 10.0
 """Largest value that a map or a curve shows."""
 _CURVES = {
     "local_update": ("Local update", "rms of κ(u − u₀)·h"),
+    "preactivation_change": ("Change of pre-activations", "change / rms before training"),
     "distance": ("Distance to the linearised network", "distance / change of h_L"),
+    "distance_lazy": ("Distance to block-linearised", "distance / change of h_L"),
     "loss_ratio": ("Loss reached", "loss / loss before training"),
 }
 
@@ -35,7 +37,7 @@ def curves(own: xr.Dataset) -> Figure:
     end = float(deepest["valid_end"])
     data["valid"] = data["sigma_v"] * np.sqrt(data["width"]) <= end
     colours = ordered_colours(list(own["width"].to_numpy()))
-    with canvas(ncols=2, nrows=2) as page:
+    with canvas(ncols=3, nrows=2) as page:
         for axes, (name, words) in zip(page.axes, _CURVES.items(), strict=False):
             _curve(axes, data, name, words, colours)
             if name == "local_update" and data["valid"].any():
@@ -44,21 +46,25 @@ def curves(own: xr.Dataset) -> Figure:
                     middle = float(np.exp(np.log(within["sigma_v"]).mean()))
                     height = float(np.exp(np.log(within[name]).mean()))
                     plots.slope(axes, -1.0, (1.6 * middle, 1.6 * height), "slope −1")
-        _gains(page.axes[3], own)
+        _gains(page.axes[-1], own)
         page.letter(*(title for title, _ in _CURVES.values()), "Gain of a pass before training")
-        page.legend("embedding width D (a–c)")
+        page.legend("embedding width D (a–e)")
     label = str(own["model"].item())
     width = int(own["width"][-1])
     return page.finish(
         f"phase-diagram-{slug_of_label(label)}-curves",
         f"From maximal local updates to laziness: {label}",
-        f"a–c: geometric means over draws at L = {int(deepest['depth'])}, against σ_v in units of "
+        f"a–e: geometric means over draws at L = {int(deepest['depth'])}, against σ_v in units of "
         f"√D; {counted_words(deepest)}. Bands: 95 % intervals over draws. Crosses: beyond σ_v = "
         f"{VALID:g} √(ML), where the lazy law is not expected. Arrows: points above the axes. "
-        f"d: the larger gain of forward and backward pass at D = {width}, against σ_v/√(ML). "
+        "b: change of pre-activations, that of the stream included, over their initial size. "
+        "c, d: difference of the last embedding from that of the network linearised as a whole, "
+        "and from that of the network with each block linearised. "
+        f"f: the larger gain of forward and backward pass at D = {width}, against σ_v/√(ML). "
         "Dashed: gain of the forward pass at infinite width (block law of the signal variance).",
-        f"Four panels for {label}: local update, distance to the linearised network, and loss "
-        "against σ_v over √D; gains of the passes against σ_v over the root of M L.",
+        f"Six panels for {label}: local update, change of pre-activations, distances to two "
+        "linearised networks, and loss against σ_v over √D; gains of the passes against σ_v over "
+        "the root of M L.",
         data,
     )
 
@@ -96,8 +102,6 @@ def _curve(
 
 
 def _gains(axes: Axes, own: xr.Dataset) -> None:
-    from widthlab.theory.block_law import residual_variance
-
     one = own.isel(width=-1)
     data = one[["forward_gain", "backward_gain"]].to_dataframe().reset_index()
     hidden, width = float(own.attrs["hidden"]), float(one["width"])
@@ -117,18 +121,14 @@ def _gains(axes: Axes, own: xr.Dataset) -> None:
         labels=("σ_v / √(ML)", "rms out / rms in"),
     )
     plots.theory(axes, list(axes.get_xlim()), [DOUBLED] * 2, "doubled", style="dotted")
-    if len(data):
+    if (data["gain"] < 1e3).any():
         activation = str(own["activation"].item())
-        inner = float(own["sigma_u"]) ** 2
-        scale = np.geomspace(data["scale"].min(), data["scale"].max(), 40)
+        sigma_u = float(own["sigma_u"])
+        shown = data[data["gain"] < 1e3]
+        scale = np.geomspace(data["scale"].min(), shown["scale"].max(), 40)
         depth = int(data["depth"].max())
-        law = [
-            residual_variance(
-                1.0, depth, activation, 1.0, 0.0, alpha=s / np.sqrt(depth), inner_variance=inner
-            )[-1]
-            for s in scale
-        ]
-        plots.theory(axes, scale, np.sqrt(law), "infinite width, forward")
+        law = [forward_law(depth, activation, sigma_u, s / np.sqrt(depth)) for s in scale]
+        plots.theory(axes, scale, law, "infinite width, forward")
         plots.limits_from(axes, [*data["gain"][data["gain"] < 1e3], 1.0])
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 
 from widthlab.experiments.shared.boundaries import fall_from_peak, first_above, widened
-from widthlab.experiments.shared.deep_runs import CHANGES
+from widthlab.experiments.shared.deep_runs import CHANGES, RATE
 from widthlab.experiments.shared.resampling import Resampled, combine, resampled_means
 
 if TYPE_CHECKING:
@@ -22,16 +22,23 @@ Array = NDArray[np.float64]
 Place = tuple[str, int, int]
 """Label, depth and width."""
 
-PHASES = ("MLU", "lazy", "exploding", "nothing learned")
+PHASES = ("MLU", "lazy", "exploding", "nothing learned", "small updates")
 """By number; −1 where nothing is measured."""
 VALID = 0.5
 """Largest σ_v/√(ML) of the domain of the lazy law, which asks for much less than 1."""
 LAZY = 0.5
-"""Local update over its maximum below which a network of a larger σ_v is lazy."""
+"""Local update over its maximum below which a network of a larger σ_v has small updates."""
+LINEAR = 0.1
+"""Distance to the block-linearised network below which one of small updates is lazy."""
+KEPT = 1.0
+"""Relative change of pre-activations below which it is: else training replaced what units see."""
 DOUBLED = 2.0
 """Gain of the forward or of the backward pass above which a network is exploding."""
 LEARNED = 0.9
 """Loss reached over the loss before above which nothing is learned; above 1 it is exploding."""
+MAPPED = {**CHANGES, "learning_rate": RATE}
+LAZINESS = ("local_update", "preactivation_change", "distance", "distance_lazy")
+"""Measures of laziness: all are small in a network that is lazy in every sense."""
 BOUNDARIES = {
     "lazy_boundary": "σ_v where the local update is half of its maximum over σ_v",
     "exploding_boundary": "σ_v where the forward or the backward pass doubles before training",
@@ -47,7 +54,7 @@ class Maps:
         self.sigma = np.array(section.sigma_v)
         shape = len(self.labels), len(section.depth), len(section.width), len(self.sigma)
         self.found = {
-            f"{name}{end}": np.full(shape, np.nan) for name in CHANGES for end in ("", *_ENDS)
+            f"{name}{end}": np.full(shape, np.nan) for name in MAPPED for end in ("", *_ENDS)
         }
         self.finite, self.diverged = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         self.phase = np.full(shape, -1)
@@ -57,7 +64,7 @@ class Maps:
             for end in ("", *_ENDS)
         }
         self.resampled: dict[str, dict[Place, Resampled]] = {
-            name: {} for name in (*BOUNDARIES, "local_update")
+            name: {} for name in (*BOUNDARIES, *LAZINESS)
         }
         for one in measured:
             self._fill(one)
@@ -79,7 +86,7 @@ class Maps:
             section.width.index(cell.width),
         )
         logs = {}
-        for name in CHANGES:
+        for name in MAPPED:
             values = one.statistics[name].transpose("draw", "sigma_v").to_numpy()
             with np.errstate(divide="ignore", invalid="ignore"):
                 log = np.log(values)
@@ -90,17 +97,24 @@ class Maps:
             self.found[f"{name}_high"][at] = np.exp(mean + half)
         gone = one.statistics["diverged"].transpose("draw", "sigma_v").to_numpy() >= 0
         self.finite[at], self.diverged[at] = (~gone).sum(0), gone.sum(0)
-        names = ("local_update", "forward_gain", "backward_gain")
+        names = (*LAZINESS, "forward_gain", "backward_gain")
         # Draws have the same embedding and readout at every depth, and are resampled together.
         root = [at[0], cell.width]
         joint = resampled_means(np.stack([logs[n] for n in names], axis=1), root)
         valid = self.valid(cell.depth, cell.width)
-        update = combine(lambda m: np.where(valid, m[..., 0, :], np.nan), joint)
+        for number, name in enumerate(LAZINESS):
+            self.resampled[name][place] = combine(
+                lambda m, number=number: np.where(valid, m[..., number, :], np.nan), joint
+            )
+        update = self.resampled["local_update"][place]
         scale = float(np.sqrt(cell.width))
         lazy = combine(lambda m: scale * fall_from_peak(self.sigma, m, LAZY), update)
-        gain = combine(lambda m: np.fmax(m[..., 1, :], m[..., 2, :]), joint)
-        bursts = combine(lambda m: scale * first_above(self.sigma, m, float(np.log(DOUBLED))), gain)
-        self.resampled["local_update"][place] = update
+        gain = combine(lambda m: np.fmax(m[..., -2, :], m[..., -1, :]), joint)
+        # What bends least between points, so that a boundary between them is where it should be.
+        blocks = cell.blocks.activation
+        excess = combine(lambda m: growth(m, blocks), gain)
+        double = growth(np.log(DOUBLED), blocks).item()
+        bursts = combine(lambda m: scale * first_above(self.sigma, m, double), excess)
         for name, edge in (("lazy_boundary", lazy), ("exploding_boundary", bursts)):
             wide = widened(edge, cell.draws)
             self.resampled[name][place] = wide
@@ -112,7 +126,7 @@ class Maps:
         self.phase[at] = self._phases(at, valid)
 
     def _phases(self, at: tuple[int, int, int], valid: NDArray[np.bool_]) -> NDArray[np.int64]:
-        own = {name: self.found[name][at] for name in CHANGES}
+        own = {name: self.found[name][at] for name in MAPPED}
         update = np.where(valid & np.isfinite(own["local_update"]), own["local_update"], -np.inf)
         top = int(np.argmax(update))
         beyond = np.arange(len(self.sigma)) > top
@@ -120,7 +134,10 @@ class Maps:
         for gain in ("forward_gain", "backward_gain"):
             exploding |= ~(own[gain] <= DOUBLED)
         exploding |= ~(own["loss_ratio"] <= 1.0)
-        phase = np.where(beyond & (own["local_update"] < LAZY * update[top]), 1, 0)
+        linear = (own["distance_lazy"] < LINEAR) & (own["preactivation_change"] < KEPT)
+        phase = np.where(
+            beyond & (own["local_update"] < LAZY * update[top]), np.where(linear, 1, 4), 0
+        )
         phase = np.where(own["loss_ratio"] > LEARNED, 3, phase)
         return np.asarray(np.where(exploding, 2, phase))
 
@@ -130,10 +147,10 @@ class Maps:
 
         section, dims = self.section, ("model", "depth", "width", "sigma_v")
         texts = {
-            **CHANGES,
+            **MAPPED,
             **{
                 f"{n}_{e}": f"{e} end of the 95 % interval of {n}"
-                for n in CHANGES
+                for n in MAPPED
                 for e in ("low", "high")
             },
         }
@@ -184,12 +201,24 @@ class Maps:
                 "draws": section.draws,
                 "hidden": section.hidden,
                 "steps": section.steps,
-                "learning_rate": section.learning_rate,
+                "share": section.share,
+                "largest_rate": section.learning_rate,
             },
         )
 
 
 _ENDS = ("_low", "_high")
+
+
+def growth(log_gain: Array | float, activation: str) -> Array:
+    """Return the logarithm of what is about ∝ σ_v² in a gain of random blocks; −∞ below gain 1.
+
+    Bounded blocks add to the mean square of the signal: gain² − 1. Homogeneous ones multiply it:
+    log gain².
+    """
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        log_square = 2 * np.maximum(log_gain, 0.0)
+        return np.asarray(np.log(log_square if activation == "relu" else np.expm1(log_square)))
 
 
 def _mean(logs: Array) -> tuple[Array, Array]:

@@ -9,11 +9,11 @@ ResNets (2025); Yang, Yu, Zhu & Hayou, Tensor Programs VI (2023), on laziness wi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from widthlab.experiments.shared.base import Grid, Inputs, Measured, Request
 from widthlab.experiments.shared.deep_networks import (
@@ -44,6 +44,10 @@ METHOD = (
 )
 
 
+MOST = 1e6
+"""Largest α = L^(1−p), and its inverse the smallest: rates go as 1/α² in single precision."""
+
+
 def _falling(values: list[float]) -> list[float]:
     if len(set(values)) != len(values):
         raise ValueError("has a value twice; write each once")
@@ -54,7 +58,10 @@ class Section(DeepSection):
     """Grid over exponents and depths."""
 
     exponent: Annotated[
-        list[NonNegative], Field(min_length=1), AfterValidator(_falling), Unit("1")
+        list[Annotated[NonNegative, Field(le=4)]],
+        Field(min_length=1),
+        AfterValidator(_falling),
+        Unit("1"),
     ] = Field(default=[1.0, 0.5, 0.0])
     """p, so that branches are scaled by L^−p."""
     depth: Annotated[Grid, Unit("layers")]
@@ -67,6 +74,18 @@ class Section(DeepSection):
     """Networks at every exponent and depth."""
     data: DataSet = Gaussian()
     """Where the inputs and their labels come from."""
+
+    @model_validator(mode="after")
+    def _scales(self) -> Self:
+        for exponent in self.exponent:
+            alpha = float(self.depth[-1]) ** (1 - exponent)
+            if not 1 / MOST <= alpha <= MOST:
+                raise ValueError(
+                    f"exponent: {exponent:g} at depth {self.depth[-1]} makes α = L^(1−p) "
+                    f"{alpha:.3g}, outside {1 / MOST:g} … {MOST:g}; take it nearer to 1, or "
+                    "smaller depths"
+                )
+        return self
 
 
 class Cell(DeepCell):
@@ -92,7 +111,7 @@ def cells(section: Section, seed: int) -> list[Request]:
                 }
             )
             slug = f"p{exponent:g}-d{depth}-w{section.width}-m{section.hidden}".replace(".", "_")
-            cost = deep_cost(cell, companions=1)
+            cost = deep_cost(cell, companions=2)
             requests.append(Request(cell, section.activation, slug, section.data, cost=cost))
     return requests
 

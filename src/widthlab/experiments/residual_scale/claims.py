@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from widthlab.claims import Claim, judge_sign
-from widthlab.experiments.shared.deep_runs import CHANGES
+from widthlab.claims import Claim, judge_below, judge_sign
+from widthlab.experiments.shared.deep_runs import CHANGES, forward_law
 from widthlab.scaling import PowerLaw, bootstrap_interval, fit_power_law
-from widthlab.theory.block_law import residual_variance
+from widthlab.theory.deep_limits import LAZY_BOUND, SAMPLING
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -88,16 +88,8 @@ class Table:
         for depth in section.depth:
             # A block adds the mean of M independent terms, scaled by L^−p.
             alpha = depth**-exponent * section.sigma_v * np.sqrt(section.width / section.hidden)
-            q = residual_variance(
-                self.initial,
-                depth,
-                section.activation,
-                1.0,
-                0.0,
-                alpha=alpha,
-                inner_variance=section.sigma_u**2,
-            )
-            gains.append(float(np.sqrt(q[-1] / q[0])))
+            args = section.activation, section.sigma_u, float(alpha), self.initial
+            gains.append(forward_law(depth, *args))
         return np.array(gains)
 
     def dataset(self) -> xr.Dataset:
@@ -156,7 +148,7 @@ def claims(section: Section, table: Table) -> list[Claim]:
                     "limit",
                     "the spread over seeds after training vanishes as 1/√L, also at this M: there "
                     "is a deterministic limit",
-                    -0.5,
+                    SAMPLING.depth,
                     [0.0, -1.0],
                     CHIZAT,
                 ),
@@ -188,11 +180,12 @@ def claims(section: Section, table: Table) -> list[Claim]:
                     "local_update",
                     exponent,
                     "lazy",
-                    "local feature updates vanish as 1/√L: layers become lazy",
+                    "local feature updates vanish as 1/√L",
                     -0.5,
                     [0.0, -1.0],
                     YANG,
                 ),
+                _linear(table),
             ]
         elif exponent == 0.0:
             found.append(_explodes(table))
@@ -213,9 +206,6 @@ def _exponent(
 
     section = table.section
     law = table.fit(quantity, exponent)
-    first, last = section.depth[0], section.depth[-1]
-    # Next orders: 1/L of the Euler scheme, and for p = 1 the square of the sampling error.
-    order = 1 / first + (section.width / (first * section.hidden) if exponent == 1.0 else 0.0)
     return exponent_claim(
         f"residual_scale.{NAMES[exponent]}.{name}",
         f"{title(exponent)}: {words} (M = {section.hidden}, D = {section.width})",
@@ -223,8 +213,40 @@ def _exponent(
         law,
         predicted,
         rivals,
-        tolerance=order / np.log(last / first) if last > first else 0.0,
+        tolerance=_allowed(section, exponent),
     )
+
+
+def _linear(table: Table) -> Claim:
+    """Judge that layers become lazy at p = ½, where α = √L, by the bound in α."""
+    law, section = table.fit("distance_lazy", 0.5), table.section
+    allowed = _allowed(section, 0.5)
+    bound = -LAZY_BOUND / 2
+    verdict, reason = judge_below(bound + allowed, law.exponent, law.low, law.high)
+    words = f"exponent in depth: {reason}; {allowed:.2g} allowed for the next order"
+    return Claim(
+        id="residual_scale.root.blocks",
+        experiment="residual_scale",
+        statement="1/√L: the distance to the network with linearised blocks falls at least as "
+        f"1/√L: layers become lazy (M = {section.hidden}, D = {section.width})",
+        source="Chizat (2025), theorem on the lazy regime, at α = √L",
+        predicted=bound,
+        measured=law.exponent,
+        low=law.low,
+        high=law.high,
+        verdict=verdict,
+        reason=f"{words}; {law.reason}" if law.reason else words,
+    )
+
+
+def _allowed(section: Section, exponent: float) -> float:
+    """Return by how much next orders at the smallest depth change an exponent.
+
+    They are 1/L of the Euler scheme, and for p = 1 the square of the sampling error.
+    """
+    first, last = section.depth[0], section.depth[-1]
+    order = 1 / first + (section.width / (first * section.hidden) if exponent == 1.0 else 0.0)
+    return float(order / np.log(last / first)) if last > first else 0.0
 
 
 def _explodes(table: Table) -> Claim:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PANELS = {
     "spread": ("Spread over seeds", "spread of h_L"),
     "local_update": ("Local feature updates", "rms of κ(u − u₀)·h"),
-    "distance": ("Distance to the linearised network", "distance / change of h_L"),
+    "distance_lazy": ("Distance to linear blocks", "distance / change of h_L"),
     "forward_gain": ("Forward gain before training", "rms of h_L / rms of h_0"),
     "backward_gain": ("Backward gain before training", "gain of the gradient"),
     "loss_ratio": ("Loss reached", "loss / loss before training"),
@@ -58,8 +58,9 @@ def against_depth(dataset: xr.Dataset) -> Figure:
         "over seeds). e: rms of the gradient by h_0 over that by h_L. Dotted: predicted slopes, "
         "through the middle of the points. Dashed: forward "
         f"gain at infinite width. Arrows: points above {MOST:g}, or all of whose networks "
-        "diverged. With 1/√L layers are lazy, and yet c need not fall with depth at fixed D: the "
-        "stream moves, and with it what every layer sees.",
+        "diverged. c: difference of the last embedding from that of the network with each block "
+        "linearised, at the stream that results, over the embedding's change. A layer is lazy "
+        "where it is small, though the stream moves, and with it what every layer sees.",
         "Six log–log panels against depth for the scales one over L, one over root L and constant: "
         "the first has a spread that vanishes and local updates that stay, the second the reverse, "
         "and the third grows without bound.",
