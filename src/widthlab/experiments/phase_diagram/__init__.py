@@ -2,8 +2,9 @@
 
 Two-layer blocks with outer weights of standard deviation σ_v are trained at rates η·L·M·D. The
 size of a unit's own feature update is of order one for σ_v up to √D (maximal local updates, MLU)
-and falls as √D/σ_v beyond, where blocks become linear in their weights (lazy). Random branches add σ_v²/(ML) to the signal, so that forward and
-backward pass blow up where σ_v reaches √(ML), whatever D. Source: Chizat, The Hidden Width of Deep
+and falls as √D/σ_v beyond, where blocks become linear in their weights (lazy).
+Random branches add σ_v²/(ML) to the signal, so that forward and backward pass blow up where σ_v
+reaches √(ML), whatever D. Source: Chizat, The Hidden Width of Deep
 ResNets: Tight Error Bounds and Phase Diagrams (2025).
 """
 
