@@ -28,6 +28,11 @@ class Slopes(NamedTuple):
     width: float
 
 
+REFERENCE_FACTOR = 8
+"""How many times more units L·M a reference has than the networks that it is compared with.
+
+Its own sampling error is then smaller by √8, and by the root of its seeds once more.
+"""
 EULER = Slopes(depth=-1.0, hidden=0.0, width=0.0)
 """The bias of the mean over seeds, of the Euler scheme that a network of finite depth is."""
 SAMPLING = Slopes(depth=-0.5, hidden=-0.5, width=0.5)

@@ -16,13 +16,13 @@ from pydantic import AfterValidator, Field, model_validator
 from widthlab.costs import Cost
 from widthlab.experiments.shared.base import Grid, Inputs, Measured, Request
 from widthlab.experiments.shared.deep_networks import (
-    REFERENCE_FACTOR,
     DeepCell,
     DeepSection,
     deep_cost,
     recorded,
 )
 from widthlab.specs import WHOLE, Count, Spec, Unit
+from widthlab.theory.deep_limits import REFERENCE_FACTOR
 
 if TYPE_CHECKING:
     import xarray as xr
