@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, model_validator
 
-from widthlab.experiments.shared.base import Inputs, Measured, Request
+from widthlab.experiments.shared.base import Inputs, Measured, Request, ordered
 from widthlab.experiments.shared.random_draws import (
     DrawsCell,
     DrawsSection,

@@ -16,6 +16,7 @@ from widthlab.theory import deep_limits
 
 if TYPE_CHECKING:
     from widthlab.claims import Claim
+    from widthlab.experiments.lazy_ode import Size
     from widthlab.experiments.lazy_ode.distances import Distances
     from widthlab.scaling import PowerLaw
 
@@ -108,15 +109,15 @@ def _order(distances: Distances, part: str) -> Claim:
     largest = distances.section.alpha[-1]
     alphas = [a for a in distances.section.alpha if LARGE <= a <= largest / LARGE]
     squares = distances.of_mean(part, alphas)
-    alphas = [a for a, known in zip(alphas, np.isfinite(squares).all(0), strict=True) if known]
-    squares = squares[:, np.isfinite(squares).all(0)]
+    solved = np.flatnonzero(np.isfinite(squares).all(axis=0))
+    alphas, squares = [alphas[at] for at in solved], squares[:, solved]
     few = ""
     if len(alphas) < 3:
         few = (
             f"{len(alphas)} of the scales α lie between {LARGE:g} and {1 / LARGE:g} of the largest"
             "; take a larger one or more of them"
         )
-    drawn = _resampled_together(squares) if len(squares) > 1 else np.full((len(alphas), 1), np.nan)
+    drawn = resampled_together(squares) if len(squares) > 1 else np.full((len(alphas), 1), np.nan)
     y = np.sqrt(squares.mean(0)) if len(squares) else np.full(len(alphas), np.nan)
     law = fit_estimates(alphas, y, list(drawn))
     # Next orders: 1/α², and what is left at the largest α.
@@ -134,7 +135,7 @@ def _order(distances: Distances, part: str) -> Claim:
     )
 
 
-def _resampled_together(squares: Array) -> Array:
+def resampled_together(squares: Array) -> Array:
     """Return roots of means of resampled pairs (alphas, resamples) of squares (pairs, alphas).
 
     A pair has the same particles at every α, so that all α share the resamples. Deviations of
@@ -144,9 +145,11 @@ def _resampled_together(squares: Array) -> Array:
     count = len(squares)
     generator = np.random.default_rng(np.random.SeedSequence(0))
     rows = generator.integers(0, count, (RESAMPLES, count))
-    drawn, y = (0.5 * np.log(own) for own in (squares[rows].mean(1), squares.mean(0)))
     stretch = np.sqrt(count / (count - 1)) * student.ppf(0.975, count - 1) / norm.ppf(0.975)
-    return np.asarray(np.exp(y + stretch * (drawn - y)).T)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        drawn, y = (0.5 * np.log(own) for own in (squares[rows].mean(1), squares.mean(0)))
+        values = np.exp(y + stretch * (drawn - y))
+    return np.asarray(values.T)
 
 
 def _limit(distances: Distances, part: str) -> Claim:
@@ -187,12 +190,17 @@ def _few(law: PowerLaw) -> str:
     return f"{count} of the scales α lie in 1 ≪ α ≪ √(ML/D); take a larger L·M or more of them"
 
 
+def _deep(distances: Distances) -> list[Size]:
+    """Return the sizes at which 1/L is at most what 1/α² is at the smallest large α."""
+    return [size for size in distances.sizes if size.depth >= LARGE**2]
+
+
 def _spread(distances: Distances, part: str) -> Claim:
     from widthlab.experiments.shared.verdicts import exponent_claim
     from widthlab.scaling import fit_power_law
     from widthlab.statistics.kernel_moments import root
 
-    deep = [size for size in distances.sizes if size.depth >= LARGE**2]
+    deep = _deep(distances)
     keys = [
         (size.units, alpha)
         for size in deep
@@ -228,7 +236,7 @@ def _best(distances: Distances, part: str, power: float) -> Claim:
 
     found = {
         size.units: distances.best[part, size.units]
-        for size in distances.sizes
+        for size in _deep(distances)
         if np.isfinite(distances.best.get((part, size.units), (np.nan,))[0])
     }
     caveat, tolerance = "", 0.0
@@ -255,7 +263,7 @@ def _best(distances: Distances, part: str, power: float) -> Claim:
     return exponent_claim(
         f"lazy_ode.{part}.{name}",
         f"the α at which the {WORDS[part]} is nearest to the lazy ODE grows as (M·L)^{words}, "
-        f"which balances α/√(ML) with {order} (1 ≪ α)",
+        f"which balances α/√(ML) with {order} (1 ≪ α, L ≥ {LARGE**2:g})",
         SOURCE if power == deep_limits.LAZY_BOUND else SYMMETRIC,
         law,
         slopes[power],

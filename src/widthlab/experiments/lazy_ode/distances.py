@@ -144,7 +144,7 @@ class Distances:
                 (size.units, alpha)
                 for size in self.sizes
                 for alpha in self.domain(size.units, 1.0)
-                if part in self.points[size.units, alpha].distance
+                if self._is_off(part, (size.units, alpha))
             ]
             if len(keys) < 4:
                 continue
@@ -160,6 +160,11 @@ class Distances:
                 self.lesser[part, power] = {
                     term: found[f"{power:g} {term}"] for term in TERMS[power]
                 }
+
+    def _is_off(self, part: str, key: Key) -> bool:
+        """Say whether there is a distance of which a logarithm can be fitted."""
+        own = self.points[key].distance.get(part)
+        return own is not None and bool(own.mean() > 0)
 
     def _terms(self, keys: list[Key], power: float) -> Array:
         """Return 1/α^p, 1/L and α/√(ML) (keys, 3)."""

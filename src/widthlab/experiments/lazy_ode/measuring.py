@@ -106,7 +106,14 @@ def lazy_ode(cell: Cell, inputs: Inputs) -> xr.Dataset:
     from widthlab.meanode import solve_lazy, solve_tangent
 
     problem = deep_problem(cell, inputs)
-    rates = {"eta": cell.learning_rate, "steps": cell.steps}
-    found = solve_lazy(cell.network, problem, record=[0, cell.steps], **rates)[KEPT]
-    tangent = solve_tangent(cell.network, problem, record=[0, cell.steps], **rates)[KEPT]
-    return found.assign({f"{name}_tangent": tangent[name] for name in KEPT})
+    found, tangent = (
+        solver(
+            cell.network,
+            problem,
+            eta=cell.learning_rate,
+            steps=cell.steps,
+            record=[0, cell.steps],
+        )
+        for solver in (solve_lazy, solve_tangent)
+    )
+    return found[KEPT].assign({f"{name}_tangent": tangent[name] for name in KEPT})

@@ -85,7 +85,7 @@ class DeepCell(Spec):
     inputs: Count
     task_seed: Seed
     width: Count
-    alpha: BranchScale = 1.0
+    alpha: Positive = 1.0
     depth: Count = 1
     hidden: Count = 1
     seeds: Count = 1
