@@ -132,7 +132,7 @@ SECTIONS = [
             "width": 3,
             "seeds": 4,
             "particles": 32,
-            "replicates": 4,
+            "replicates": 12,
         },
         "residual_scale": {**DEEP, "depth": [2, 4], "width": 3, "hidden": 2, "seeds": 4},
         "alignment": {**FAMILIES, "step_samples": [2, 4], "held_out_samples": [2], "draws": 5},

@@ -39,7 +39,16 @@ def sampled_output(depth, hidden, width):
     return 0.2 / (depth * hidden) ** 0.5
 
 
-def obeying(section, *, spread=sampled, output=sampled_output, bias=lambda L, M: 0.3 / L, off=0.0):
+def obeying(
+    section,
+    *,
+    spread=sampled,
+    output=sampled_output,
+    bias=lambda L, M: 0.3 / L,
+    off=0.0,
+    late=None,
+    limit_noise=2.8,
+):
     """Cells of Gaussian errors of the sizes given, about a limit that is known."""
     steps = recorded(section.steps)
     rng = np.random.default_rng(3)
@@ -69,6 +78,8 @@ def obeying(section, *, spread=sampled, output=sampled_output, bias=lambda L, M:
             for part, values in truth.items():
                 size = spreads[part](cell.depth, cell.hidden, cell.width)
                 noise = rng.normal(size=(cell.seeds, *values.shape)) * size
+                if late is not None:
+                    noise[:, -1] *= late(cell.depth)
                 # Before training nothing is off but by sampling.
                 shift = bias(cell.depth, cell.hidden) * (np.array(steps) > 0)[:, None, None]
                 found[part] = (("seed", *dims[part]), values + shift + noise)
@@ -82,6 +93,10 @@ def obeying(section, *, spread=sampled, output=sampled_output, bias=lambda L, M:
                 shift = off if cell.kind == "reference" else 0.0
                 found[part] = (dims[part], values + shift + rng.normal(size=values.shape) * error)
                 found[f"{part}_error"] = (dims[part], np.full(values.shape, error))
+                if cell.kind == "limit":
+                    apart = rng.normal(size=(cell.seeds, *values.shape)) * error * limit_noise
+                    each = found[part].to_numpy() + apart - apart.mean(0)
+                    found[f"{part}_replicates"] = (("replicate", *dims[part]), each)
             if cell.kind == "limit":
                 found["depth_trace"] = (("position", "coordinate"), path[0])
                 found["training_trace"] = (("training_step", "output_coordinate"), path[1])
@@ -159,6 +174,49 @@ def test_claims_fail_where_their_law_is_broken(changes, names):
     assert {name: found[name] for name in names} == dict.fromkeys(names, "fails")
 
 
+def test_one_step_at_which_the_law_is_broken_fails():
+    """The others, five of six, obey it; the rival is excluded at each of them."""
+    dataset = mean_ode.sweep(section_of(), obeying(section_of(), late=lambda L: L**0.4))
+    for part in SIZES:
+        claim = claims_of(dataset)[f"{part}.training"]
+        assert claim.verdict == "fails"
+        assert "after step 10" in claim.reason
+
+
+def test_a_step_of_which_the_exponent_is_not_known_leaves_training_undecided():
+    section = section_of(seeds=8)
+    cells = obeying(section)
+    for cell in cells:
+        if cell.cell.kind == "network" and cell.cell.hidden == 1:
+            own = cell.statistics["output"].to_numpy()
+            own[:, 3] *= np.exp(2 * np.random.default_rng(0).normal(size=(len(own), 1, 1)))
+    claim = claims_of(mean_ode.sweep(section, cells))["output.training"]
+    assert claim.verdict == "undecided"
+    assert "5 holds" not in claim.reason or "1 undecided" in claim.reason
+
+
+def test_the_euler_interval_has_the_error_of_the_limit():
+    """All depths have it in common, so that the seeds do not show it."""
+    widths = []
+    for limit_noise in (0.0, 20.0):
+        dataset = mean_ode.sweep(section_of(), obeying(section_of(), limit_noise=limit_noise))
+        claim = claims_of(dataset)["embedding.euler"]
+        widths.append(claim.high - claim.low)
+    assert widths[1] > 1.1 * widths[0]
+
+
+def test_networks_that_do_not_move_make_holes():
+    """Weights so small that all errors are zero, or their squares are."""
+    cells = obeying(section_of())
+    for cell in cells:
+        for name, values in cell.statistics.items():
+            if name != "diverged":
+                cell.statistics[name] = values * 0.0
+    dataset = mean_ode.sweep(section_of(), cells)
+    assert {claim.verdict for claim in claims_of(dataset).values()} == {"undecided"}
+    assert len(mean_ode.figures(dataset)) == 6
+
+
 def test_a_bias_under_the_noise_of_the_mean_is_undecided():
     dataset = mean_ode.sweep(section_of(), obeying(section_of(), bias=lambda L, M: 0.0))
     claim = claims_of(dataset)["embedding.euler"]
@@ -215,6 +273,13 @@ def test_missing_cells_are_holes():
         ({"more_seeds": [{"hidden": 4, "seeds": 99}] * 2}, "twice"),
         ({"units": 3}, "no network of the grid"),
         ({"inputs": 25}, "data has 24 at most"),
+        (
+            {"width_sweep": {"width": [8], "depth": 64, "hidden": 16, "inputs": 25}},
+            "width_sweep: 25 inputs",
+        ),
+        ({"sigma_u": 1e160}, "sigma_u"),
+        ({"sigma_v": 1e7}, "sigma_v"),
+        ({"replicates": 4}, "replicates"),
         ({"hidden": [0, 2]}, "hidden"),
         ({"learning_rate": 0}, "learning_rate"),
     ],

@@ -140,6 +140,9 @@ def test_a_gpu_gives_the_same_numbers() -> None:
     ("change", "word"),
     [
         ({"alpha": 0.0}, "alpha must be positive"),
+        ({"alpha": 1e-200}, "alpha must be positive"),
+        ({"alpha": 1e200}, "alpha must be positive"),
+        ({"alpha": float("nan")}, "alpha must be positive"),
         ({"alpha": float("inf")}, "alpha"),
         ({"hidden": 0}, "hidden"),
         ({"hidden": 1.5}, "hidden"),

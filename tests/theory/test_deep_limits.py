@@ -62,6 +62,26 @@ def test_matrix_blocks_with_a_mean_have_no_constant_kernel() -> None:
         deep_limits.matrix_tangent_kernel(np.eye(2), "relu", deviation=1.0)
 
 
+def test_the_output_varies_at_initialisation_without_width() -> None:
+    """Var f over draws of everything is outputs·⟨s²⟩/(ML), at a width of 4 as at 64."""
+    depth, hidden, outputs, draws = 1, 64, 2, 4000
+    rng = np.random.default_rng(3)
+    found = []
+    for width in (4, 64):
+        h0 = np.ones(width)
+        u, v = (rng.normal(size=(draws, hidden, width)) * np.sqrt(width) for _ in range(2))
+        s = np.tanh(u @ h0 / width)
+        h = np.einsum("njd,nj->nd", v, s) / (depth * hidden)
+        readout = rng.normal(size=(draws, width, outputs)) * np.sqrt(outputs)
+        f = np.einsum("nd,ndk->nk", h, readout) / width
+        squares = f**2 * depth * hidden / outputs / (s**2).mean()
+        error = squares.std() / np.sqrt(squares.size)
+        assert abs(squares.mean() - 1) < ERRORS * error
+        found.append(squares.mean())
+    slope = np.log(found[1] / found[0]) / np.log(16)
+    assert slope == pytest.approx(deep_limits.SAMPLING_OUTPUT.width, abs=0.05)
+
+
 @pytest.mark.parametrize("power", [deep_limits.LAZY_BOUND, deep_limits.LAZY_SYMMETRIC])
 def test_best_alpha_is_where_the_lazy_error_is_smallest(power: float) -> None:
     parts = {"nonlinear": 2.0, "sampling": 0.5, "power": power}

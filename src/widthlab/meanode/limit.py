@@ -45,6 +45,7 @@ def solve(
     replicates: int = 8,
     order: int = 8,
     panels: int = 1,
+    each: Sequence[str] = (),
     seed: Seed = 0,
     device: str | torch.device = "cpu",
 ) -> xr.Dataset:
@@ -53,8 +54,9 @@ def solve(
     Depth and hidden width of the network play no part. The dataset has `loss` (step), `embedding`
     (step, input, coordinate), `output` with a readout, and `stream` (step, position, input,
     coordinate): means over replicates; and `<name>_error` of the same shapes, the standard error
-    of that mean. Particles are rounded up to a power of 2. Raises WidthlabError where the ODE is
-    not solved, or for fewer than 2 replicates, which tell no error.
+    of that mean; of the names in `each` also `<name>_replicates`. Particles are rounded up to a
+    power of 2. Raises WidthlabError where the ODE is not solved, or for fewer than 2 replicates,
+    which tell no error.
     """
     if replicates < 2:
         raise WidthlabError(f"replicates must be at least 2 to tell the error, not {replicates}")
@@ -89,6 +91,7 @@ def solve(
         recorded,
         list(positions),
         {"particles": particles, "replicates": replicates, "order": order, "panels": panels},
+        each,
     )
 
 

@@ -11,6 +11,9 @@ from widthlab.errors import WidthlabError
 Block = Literal["two_layer", "perceptron", "one_layer"]
 Activation = Literal["tanh", "relu", "linear"]
 
+ALPHAS = (1e-100, 1e100)
+"""Smallest and largest α, of which the square is a number."""
+
 
 @dataclass(frozen=True)
 class ResidualNetwork:
@@ -50,10 +53,10 @@ class ResidualNetwork:
         ):
             if int(size) != size or size < 1:
                 raise WidthlabError(f"{name} must be a whole number of at least 1, not {size}")
-        if not (math.isfinite(self.alpha) and self.alpha > 0):
+        if not ALPHAS[0] <= self.alpha <= ALPHAS[1]:
             raise WidthlabError(
-                f"alpha must be positive, not {self.alpha}: learning rates go as 1/alpha², and "
-                "without branches there is nothing to train"
+                f"alpha must be positive, from {ALPHAS[0]:g} to {ALPHAS[1]:g}, not {self.alpha}: "
+                "learning rates go as 1/alpha², and without branches there is nothing to train"
             )
         for name, scale in (("sigma_u", self.sigma_u), ("sigma_v", self.sigma_v)):
             if not (math.isfinite(scale) and scale >= 0):

@@ -93,10 +93,12 @@ def limit_dataset(
     steps: Sequence[int],
     positions: Sequence[float],
     attributes: Mapping[str, object],
+    each: Sequence[str] = (),
 ) -> xr.Dataset:
     """Return means over replicates of values (replicate, step, …), with their standard errors.
 
-    One replicate is taken as exact, and gets no error.
+    One replicate is taken as exact, and gets no error. Of the values named in `each` all
+    replicates are kept too, as `<name>_replicates`.
     """
     variables: dict[str, object] = {}
     for name, array in values.items():
@@ -107,6 +109,9 @@ def limit_dataset(
             error = array.std(0, ddof=1) / np.sqrt(len(array))
             about = {"units": "1", "description": f"standard error of {name}"}
             variables[f"{name}_error"] = (dims, error, about)
+        if name in each:
+            about = {"units": "1", "description": f"{_DESCRIPTIONS[name]}, by replicate"}
+            variables[f"{name}_replicates"] = (("replicate", *dims), array, about)
     coordinates: dict[str, object] = {"step": list(steps)}
     if positions:
         coordinates["position"] = list(positions)

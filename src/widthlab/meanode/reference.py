@@ -14,9 +14,7 @@ from widthlab.meanode.network import ResidualNetwork
 from widthlab.meanode.problems import Problem
 from widthlab.meanode.training import train
 from widthlab.statistics.draws import Seed
-
-LARGER = 8
-"""How many times more units L·M a reference has than the networks that it is compared with."""
+from widthlab.theory.deep_limits import REFERENCE_FACTOR
 
 
 def reference(
@@ -99,11 +97,12 @@ def reference(
 def check_larger(network: ResidualNetwork, against: Sequence[ResidualNetwork]) -> None:
     """Raise WidthlabError where a reference is not larger than what it is compared with."""
     for other in against:
-        if network.depth * network.hidden < LARGER * other.depth * other.hidden:
+        least = REFERENCE_FACTOR * other.depth * other.hidden
+        if network.depth * network.hidden < least:
             raise WidthlabError(
                 f"a reference of depth {network.depth} and hidden width {network.hidden} is not "
-                f"{LARGER} times larger than a network of depth {other.depth} and hidden width "
-                f"{other.hidden}; make its L·M at least {LARGER * other.depth * other.hidden}"
+                f"{REFERENCE_FACTOR} times larger than a network of depth {other.depth} and hidden "
+                f"width {other.hidden}; make its L·M at least {least}"
             )
 
 

@@ -28,10 +28,25 @@ class Slopes(NamedTuple):
     width: float
 
 
+REFERENCE_FACTOR = 8
+"""How many times more units L·M a reference has than the networks that it is compared with.
+
+Its own sampling error is then smaller by √8, and by the root of its seeds once more.
+"""
 EULER = Slopes(depth=-1.0, hidden=0.0, width=0.0)
 """The bias of the mean over seeds, of the Euler scheme that a network of finite depth is."""
 SAMPLING = Slopes(depth=-0.5, hidden=-0.5, width=0.5)
 """The spread over seeds, of the L·M units that sample the law of the weights; also at M = 1."""
+SAMPLING_OUTPUT = Slopes(depth=-0.5, hidden=-0.5, width=0.0)
+"""The same of the output f = W_Uᵀ h_L/D, W_U of deviation √(outputs).
+
+Derived here, not published: at initialisation h_L − h_0 = (1/(LM)) Σ_lj v_jl s(u_jl·h/D), whose
+coordinates are uncorrelated, since those of v are, each of variance D σ_v² ⟨s²⟩/(ML) to leading
+order. So Var f = (1/D²)·D·outputs·D σ_v² ⟨s²⟩/(ML) = outputs·σ_v² ⟨s²⟩/(ML), without D. Training
+for a number of steps that does not grow with D multiplies it by what the linearised mean ODE does,
+which has a limit in D. A companion paper fits D/(ML) to errors of the output: exponents of −1, −1
+and 1, as of a bias of second order.
+"""
 
 
 LAZY_BOUND = 1.0

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, model_validator
 
-from widthlab.experiments.shared.base import Inputs, Measured, Request
+from widthlab.experiments.shared.base import Inputs, Measured, Request, ordered
 from widthlab.experiments.shared.random_draws import (
     DrawsCell,
     DrawsSection,
@@ -55,17 +55,11 @@ REFERENCE_DRAWS = 4
 as 1/N, the reference's error is then half as large."""
 
 
-def _rising(values: list[float]) -> list[float]:
-    if len(set(values)) != len(values):
-        raise ValueError("has a value twice; write each once")
-    return sorted(values)
-
-
 class Section(DrawsSection):
     """Grid over architectures, widths and depth over width."""
 
     ratio: Annotated[
-        list[Positive], Field(min_length=1), AfterValidator(_rising), Unit("layers/neuron")
+        list[Positive], Field(min_length=1), AfterValidator(ordered), Unit("layers/neuron")
     ]
     """Depths L over width N to sweep; L is rounded to a whole number of layers."""
     reference: Annotated[int, Field(ge=2), WHOLE, Unit("1")] = 16

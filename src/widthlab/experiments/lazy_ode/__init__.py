@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from widthlab.costs import Cost
-from widthlab.experiments.shared.base import Inputs, Measured, Request
+from widthlab.experiments.shared.base import Inputs, Measured, Request, ordered
 from widthlab.experiments.shared.deep_networks import (
     NEXT_ORDER,
+    BranchScale,
     DeepCell,
     DeepSection,
     deep_cost,
 )
-from widthlab.specs import WHOLE, Count, Positive, Spec, Unit
+from widthlab.specs import WHOLE, Count, Spec, Unit
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -39,8 +40,9 @@ METHOD = (
     "full-batch gradient descent at the limit's learning rates, which go as 1/α², for branch "
     "scales from below 1 to beyond √(ML). Their last embedding and output are compared with the "
     "lazy ODE for the same data, which is solved from its kernel without sampling; with the same "
-    "network whose blocks are linearised about their own initial weights; and the mean ODE with "
-    "itself at the largest α, with the same particles, whose error cancels. Distances are root "
+    "network whose blocks are linearised about their own initial weights. The mean ODE is compared "
+    "with itself at the largest α, with the same particles, whose error cancels, and there with "
+    "the lazy ODE. Distances are root "
     "mean squares over seeds, inputs and coordinates. Exponents are judged at 1 ≪ α ≪ √(ML/D), "
     "that is, from four times the one to a quarter of the other, and the form of the bound at all "
     "α between them. The best α is the minimum of a parabola through the lowest point of the "
@@ -49,12 +51,6 @@ METHOD = (
 
 LARGE = 1 / NEXT_ORDER
 """The factor that ≪ stands for: 1/α and α√(D/(ML)), the next orders, are at most a quarter."""
-
-
-def _rising(values: list[float]) -> list[float]:
-    if len(set(values)) != len(values):
-        raise ValueError("has a value twice; write each once")
-    return sorted(values)
 
 
 class Size(Spec):
@@ -83,8 +79,8 @@ class Section(DeepSection):
 
     activation: Literal["tanh"] = "tanh"
     """Activation s of the blocks; the kernel of the lazy ODE has a cusp for relu."""
-    alpha: Annotated[list[Positive], Field(min_length=3), AfterValidator(_rising), Unit("1")] = (
-        Field(default=[0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0, 5.66, 8.0, 11.3, 16.0, 32.0, 64.0])
+    alpha: Annotated[list[BranchScale], Field(min_length=3), AfterValidator(ordered), Unit("1")] = (
+        Field(default=[0.5, 0.71, 1, 1.41, 2, 2.83, 4, 5.66, 8, 11.3, 16, 22.6, 32, 64, 128])
     )
     """Branch scales α to sweep."""
     sizes: Annotated[list[Size], Field(min_length=1), AfterValidator(_by_units)]
@@ -95,7 +91,7 @@ class Section(DeepSection):
     """Networks trained at every size and α."""
     particles: Annotated[int, Field(ge=16), WHOLE, Unit("particles")] = 512
     """Particles at every node of the solution of the mean ODE, the same at every α."""
-    replicates: Annotated[int, Field(ge=4, multiple_of=2), WHOLE, Unit("solutions")] = 8
+    replicates: Annotated[int, Field(ge=12, multiple_of=2), WHOLE, Unit("solutions")] = 12
     """Independent solutions, in pairs, whose spread tells its error."""
 
 
@@ -103,7 +99,7 @@ class Cell(DeepCell):
     """Networks of one size at every α, or the mean ODE at every α, or the lazy ODE."""
 
     kind: Literal["network", "mean", "lazy"]
-    alphas: list[Positive]
+    alphas: list[BranchScale]
     particles: Count = 1
     """Of kind mean, whose seeds are the replicates."""
 
@@ -162,9 +158,10 @@ def sweep(section: Section, measured: list[Measured]) -> xr.Dataset:
     from widthlab.claims import to_json
     from widthlab.experiments.lazy_ode.claims import claims
     from widthlab.experiments.lazy_ode.distances import Distances
+    from widthlab.experiments.lazy_ode.tables import dataset as as_dataset
 
     distances = Distances.of(section, measured)
-    dataset = distances.dataset()
+    dataset = as_dataset(distances)
     dataset.attrs["claims"] = to_json(claims(distances))
     return dataset
 

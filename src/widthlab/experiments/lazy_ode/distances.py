@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from widthlab.experiments.lazy_ode import LARGE, Size
+from widthlab.theory.deep_limits import lazy_error
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -24,12 +25,13 @@ Key = tuple[int, float]
 PARTS = ("embedding", "output")
 POWERS = (1.0, 2.0)
 """Powers of 1/α in the bound, and where the law of the weights is symmetric."""
-RESAMPLES = 400
-
-SCALARS = {
-    "distance": "root mean square over seeds of the distance to the lazy ODE",
-    "spread": "spread over seeds: root of the mean variance over inputs and coordinates",
+TERMS: dict[float, tuple[str, str, str]] = {
+    1.0: ("1/α", "1/L", "α/√(ML)"),
+    2.0: ("1/α²", "1/L", "α/√(ML)"),
 }
+"""The terms of the form, by power."""
+COEFFICIENTS = ("nonlinear", "euler", "sampling")
+RESAMPLES = 400
 
 
 @dataclass
@@ -56,6 +58,8 @@ class Distances:
     """By part and L·M: the best α and its resamples; NaN at an end of the grid."""
     fits: dict[tuple[str, float], tuple[SumFit, list[Key]]] = field(default_factory=dict)
     """By part and power of 1/α."""
+    lesser: dict[tuple[str, float], dict[str, SumFit]] = field(default_factory=dict)
+    """The same without one term, by that term; of the same resamples for all of a part."""
 
     @classmethod
     def of(cls, section: Section, measured: list[Measured]) -> Distances:
@@ -133,160 +137,68 @@ class Distances:
     # ── the form of the bound ───────────────────────────────────────────────────────────────
 
     def _fit(self) -> None:
-        from widthlab.experiments.shared.sums import fit_sum_of_seeds
+        from widthlab.experiments.shared.sums import fit_sums_of_seeds
 
         for part in PARTS:
             keys = [
                 (size.units, alpha)
                 for size in self.sizes
                 for alpha in self.domain(size.units, 1.0)
-                if part in self.points[size.units, alpha].distance
+                if self._is_off(part, (size.units, alpha))
             ]
             if len(keys) < 4:
                 continue
-            depths = {size.units: size.depth for size in self.sizes}
-            squares = [self.points[key].distance[part] for key in keys]
+            forms = {}
             for power in POWERS:
-                terms = np.array([self.terms(depths[key[0]], *key, power) for key in keys])
-                self.fits[part, power] = fit_sum_of_seeds(terms, squares), keys
+                full = self._terms(keys, power)
+                forms[f"{power:g}"] = full
+                for number, term in enumerate(TERMS[power]):
+                    forms[f"{power:g} {term}"] = np.delete(full, number, axis=1)
+            found = fit_sums_of_seeds(forms, [self.points[key].distance[part] for key in keys])
+            for power in POWERS:
+                self.fits[part, power] = found[f"{power:g}"], keys
+                self.lesser[part, power] = {
+                    term: found[f"{power:g} {term}"] for term in TERMS[power]
+                }
 
-    @staticmethod
-    def terms(depth: int, units: int, alpha: float, power: float) -> tuple[float, float, float]:
-        """Return 1/α^p, 1/L and α/√(ML)."""
-        return alpha**-power, 1 / depth, alpha / np.sqrt(units)
+    def _is_off(self, part: str, key: Key) -> bool:
+        """Say whether there is a distance of which a logarithm can be fitted."""
+        own = self.points[key].distance.get(part)
+        return own is not None and bool(own.mean() > 0)
 
-    # ── the dataset ─────────────────────────────────────────────────────────────────────────
-
-    def dataset(self) -> xr.Dataset:
-        """Return all distances and fits, without claims."""
-        import xarray as xr
-
-        sizes, alphas = self.section.sizes, self.section.alpha
-        shape = len(PARTS), len(sizes), len(alphas)
-        ends = ("", "_low", "_high")
-        found = {f"{name}{end}": np.full(shape, np.nan) for name in SCALARS for end in ends}
-        blocks = np.full((3, *shape[1:]), np.nan)
-        counts = np.zeros((2, *shape[1:]), dtype=np.int64)
-        inside = np.zeros(shape[1:], dtype=np.int64)
-        for i, size in enumerate(sizes):
-            for j, alpha in enumerate(alphas):
-                inside[i, j] = alpha in self.domain(size.units)
-                point = self.points.get((size.units, alpha))
-                if point is None:
-                    continue
-                counts[:, i, j] = point.seeds, point.finite
-                if len(point.blocks) > 1:
-                    blocks[:, i, j] = _ends(point.blocks)
-                for name, own in (("distance", point.distance), ("spread", point.spread)):
-                    for k, part in enumerate(PARTS):
-                        if part in own:
-                            for end, value in zip(ends, _ends(own[part]), strict=True):
-                                found[f"{name}{end}"][k, i, j] = value
-        grid = ("part", "size", "alpha")
-        variables: dict[str, object] = {
-            f"{name}{end}": (grid, found[f"{name}{end}"], _said(f"{text}{_END[end]}"))
-            for name, text in SCALARS.items()
-            for end in ends
-        }
-        text = "rms distance of h_L to the same network with blocks linearised"
-        for number, end in enumerate(ends):
-            variables[f"blocks{end}"] = (grid[1:], blocks[number], _said(f"{text}{_END[end]}"))
-        variables["seeds"] = (grid[1:], counts[0], _said("networks trained", "networks"))
-        variables["finite"] = (grid[1:], counts[1], _said("networks not diverged", "networks"))
-        variables["valid"] = (grid[1:], inside, _said("1 where 1 ≪ α ≪ √(ML/D)"))
-        variables |= self._best_variables() | self._fit_variables() | self._limit_variables()
-        return xr.Dataset(
-            variables,
-            coords={
-                "part": list(PARTS),
-                "alpha": alphas,
-                "units": ("size", [size.units for size in sizes], _said("M·L", "units")),
-                "depth": ("size", [size.depth for size in sizes], _said("L", "layers")),
-                "hidden": ("size", [size.hidden for size in sizes], _said("M", "units")),
-                "power": list(POWERS),
-                "term": ["lazy", "euler", "sampling"],
-            },
-            attrs={"experiment": "lazy_ode", "embedding_width": self.section.width},
+    def _terms(self, keys: list[Key], power: float) -> Array:
+        """Return 1/α^p, 1/L and α/√(ML) (keys, 3)."""
+        depths = {size.units: size.depth for size in self.sizes}
+        units, alpha = np.array(keys, dtype=np.float64).T
+        depth = np.array([depths[own] for own, _ in keys], dtype=np.float64)
+        return np.stack(
+            [
+                lazy_error(
+                    alpha,
+                    depth,
+                    units / depth,
+                    power=power,
+                    **{name: float(name == own) for name in COEFFICIENTS},
+                )
+                for own in COEFFICIENTS
+            ],
+            axis=1,
         )
 
-    def _best_variables(self) -> dict[str, object]:
-        values = np.full((3, len(PARTS), len(self.section.sizes)), np.nan)
-        for (part, units), (best, resampled) in self.best.items():
-            at = PARTS.index(part), [size.units for size in self.section.sizes].index(units)
-            values[0][at] = best
-            known = resampled[np.isfinite(resampled)]
-            # An interval counts where nearly all resamples have their minimum inside the grid.
-            if np.isfinite(best) and len(known) >= 0.975 * len(resampled):
-                values[1][at], values[2][at] = np.quantile(known, [0.025, 0.975])
-        return {
-            f"best_alpha{end}": (
-                ("part", "size"),
-                values[number],
-                _said(f"α at which the distance to the lazy ODE is smallest{_END[end]}"),
-            )
-            for number, end in enumerate(("", "_low", "_high"))
-        }
+    # ── the mean ODE ────────────────────────────────────────────────────────────────────────
 
-    def _fit_variables(self) -> dict[str, object]:
-        sizes, alphas = self.section.sizes, self.section.alpha
-        units = [size.units for size in sizes]
-        shape = len(PARTS), len(POWERS)
-        bound = np.full((*shape, len(sizes), len(alphas)), np.nan)
-        coefficients, factors = np.full((*shape, 3), np.nan), np.full((3, *shape), np.nan)
-        for (part, power), (fit, keys) in self.fits.items():
-            at = PARTS.index(part), POWERS.index(power)
-            coefficients[at] = fit.coefficients
-            factors[(slice(None), *at)] = fit.factor, fit.low, fit.high
-            for key, ratio in zip(keys, fit.ratios, strict=True):
-                distance = np.sqrt(self.points[key].distance[part].mean())
-                place = (*at, units.index(key[0]), alphas.index(key[1]))
-                bound[place] = distance / ratio
-        dims = ("part", "power")
-        return {
-            "bound": ((*dims, "size", "alpha"), bound, _said("c/α^p + a/L + b·α/√(ML), fitted")),
-            "coefficient": ((*dims, "term"), coefficients, _said("c, a and b")),
-            **{
-                f"factor{end}": (dims, factors[n], _said(f"factor within which it fits{_END[end]}"))
-                for n, end in enumerate(("", "_low", "_high"))
-            },
-        }
+    def of_mean(self, part: str, alphas: list[float]) -> Array:
+        """Return squared distances of the mean ODE to itself at the largest α (pairs, alphas).
 
-    def of_mean(self, part: str, alpha: float) -> Array:
-        """Return squared distances of the mean ODE to itself at the largest α, by pair (pairs,)."""
-        if self.mean is None or not np.isin(alpha, self.mean["alpha"]):
-            return np.empty(0)
-        here, last = (self.mean[part].sel(alpha=a) for a in (alpha, self.section.alpha[-1]))
-        squares = ((here - last) ** 2).transpose("pair", ...).to_numpy()
-        found = squares.reshape(len(squares), -1).mean(1)
-        return np.asarray(found[np.isfinite(found)])
-
-    def _limit_variables(self) -> dict[str, object]:
-        """Return the distance of the mean ODE to itself at the largest α, and what is learned."""
-        alphas = self.section.alpha
-        away, moved = np.full((3, len(PARTS), len(alphas)), np.nan), np.full(len(PARTS), np.nan)
-        for i, part in enumerate(PARTS):
-            if self.lazy is not None:
-                first, last = (self.lazy[part].isel(step=at) for at in (0, -1))
-                moved[i] = np.sqrt(((last - first) ** 2).mean())
-            for j, alpha in enumerate(alphas[:-1]):
-                squares = self.of_mean(part, alpha)
-                if len(squares) > 1:
-                    away[:, i, j] = _ends(squares)
-        text = "rms distance of the mean ODE to itself at the largest α"
-        return {
-            **{
-                f"mean_distance{end}": (("part", "alpha"), away[n], _said(f"{text}{_END[end]}"))
-                for n, end in enumerate(("", "_low", "_high"))
-            },
-            "moved": ("part", moved, _said("rms distance of the lazy ODE from its initialisation")),
-        }
-
-
-_END = {"": "", "_low": ", lower end", "_high": ", upper end"}
-
-
-def _said(text: str, units: str = "1") -> dict[str, str]:
-    return {"units": units, "description": text}
+        A pair of replicates has the same particles at every α. NaN where it is not solved.
+        """
+        if self.mean is None:
+            return np.full((0, len(alphas)), np.nan)
+        known = self.mean[part].transpose("alpha", "pair", ...)
+        last = known.reindex(alpha=[self.section.alpha[-1]]).isel(alpha=0)
+        squares = (known.reindex(alpha=alphas) - last) ** 2
+        found = squares.to_numpy().reshape(len(alphas), squares.sizes["pair"], -1).mean(-1)
+        return np.asarray(found.T)
 
 
 def lowest(alphas: Array, squares: Array) -> float:
@@ -300,14 +212,3 @@ def lowest(alphas: Array, squares: Array) -> float:
     x, y = np.log(alphas[at - 1 : at + 2]), np.log(squares[at - 1 : at + 2])
     curve = np.polyfit(x - x[1], y, 2)
     return float(np.exp(x[1] - curve[1] / (2 * curve[0])))
-
-
-def _ends(squares: Array) -> tuple[float, float, float]:
-    """Return the root of the mean of squares (seeds,), two standard errors below, and above."""
-    mean = float(squares.mean())
-    error = float(squares.std(ddof=1) / np.sqrt(len(squares)))
-    return (
-        float(np.sqrt(mean)),
-        float(np.sqrt(max(mean - 2 * error, 0.0))),
-        float(np.sqrt(mean + 2 * error)),
-    )

@@ -98,14 +98,22 @@ def mean_ode(cell: Cell, inputs: Inputs) -> xr.Dataset:
 
 
 def lazy_ode(cell: Cell, inputs: Inputs) -> xr.Dataset:
-    """Return the lazy ODE's trained embedding and output, and those before training."""
-    from widthlab.meanode import solve_lazy
+    """Return the lazy ODE's trained embedding and output, before training too, and the tangent's.
 
-    run = solve_lazy(
-        cell.network,
-        deep_problem(cell, inputs),
-        eta=cell.learning_rate,
-        steps=cell.steps,
-        record=[0, cell.steps],
+    The tangent ODE, linear in the stream too, is what a network tends to at small learning rates,
+    and not as α grows.
+    """
+    from widthlab.meanode import solve_lazy, solve_tangent
+
+    problem = deep_problem(cell, inputs)
+    found, tangent = (
+        solver(
+            cell.network,
+            problem,
+            eta=cell.learning_rate,
+            steps=cell.steps,
+            record=[0, cell.steps],
+        )
+        for solver in (solve_lazy, solve_tangent)
     )
-    return run[KEPT]
+    return found[KEPT].assign({f"{name}_tangent": tangent[name] for name in KEPT})

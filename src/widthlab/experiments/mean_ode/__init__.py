@@ -16,13 +16,13 @@ from pydantic import AfterValidator, Field, model_validator
 from widthlab.costs import Cost
 from widthlab.experiments.shared.base import Grid, Inputs, Measured, Request
 from widthlab.experiments.shared.deep_networks import (
-    REFERENCE_FACTOR,
     DeepCell,
     DeepSection,
     deep_cost,
     recorded,
 )
 from widthlab.specs import WHOLE, Count, Spec, Unit
+from widthlab.theory.deep_limits import REFERENCE_FACTOR
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -66,6 +66,8 @@ class WidthSweep(Spec):
     """Random W_E and W_U at every width, over which the spread is averaged."""
     seeds: Annotated[int, Field(ge=4), WHOLE, Unit("networks")] = 16
     """Networks for each of them."""
+    inputs: Annotated[int, Field(ge=1, le=256), WHOLE, Unit("samples")] = 2
+    """Training samples: few, since n/D is the next order of the law in D."""
 
 
 class Reference(Spec):
@@ -113,9 +115,9 @@ class Section(DeepSection):
     """The grid over embedding widths."""
     reference: Reference
     """The check of the limit."""
-    particles: Annotated[int, Field(ge=16), WHOLE, Unit("particles")] = 4096
+    particles: Annotated[int, Field(ge=16), WHOLE, Unit("particles")] = 2048
     """Particles at every node of the solution of the mean ODE."""
-    replicates: Annotated[int, Field(ge=4), WHOLE, Unit("solutions")] = 4
+    replicates: Annotated[int, Field(ge=8, multiple_of=2), WHOLE, Unit("solutions")] = 8
     """Independent solutions, which tell its error."""
 
     @model_validator(mode="after")
@@ -128,6 +130,12 @@ class Section(DeepSection):
                     f"more_seeds: {entry.seeds} at hidden width {entry.hidden} are fewer than seeds"
                     f" ({self.seeds})"
                 )
+        most_inputs, _ = self.data.most()
+        if self.width_sweep.inputs > most_inputs:
+            raise ValueError(
+                f"width_sweep: {self.width_sweep.inputs} inputs are asked for, but data has "
+                f"{most_inputs:g} at most"
+            )
         grid = [(at, of) for at in self.depth for of in self.hidden if at * of <= self.units]
         if not grid:
             raise ValueError(

@@ -54,6 +54,8 @@ class Errors:
     traces: dict[int, xr.Dataset]
     """Trajectories of the thinnest networks, by depth."""
     fits: dict[str, tuple[SumFit, list[Size]]] = field(default_factory=dict)
+    lesser: dict[str, dict[str, SumFit]] = field(default_factory=dict)
+    """The same without one term, by that term."""
 
     @property
     def steps(self) -> list[int]:
@@ -113,7 +115,7 @@ class Errors:
             away = own - truth / np.sqrt(own.shape[1])
             point.total[step] = (away**2).sum(1)
             if step == self.section.steps:
-                point.halves = moments.halves(away)
+                point.halves = moments.halves(away) - self.limit_halves(part).mean(1)
         return point
 
     def domain(self, depth: int, hidden: int) -> bool:
@@ -136,25 +138,48 @@ class Errors:
     @property
     def crowd(self) -> int:
         """The number of inputs or of outputs, whichever is larger."""
-        return max(self.section.inputs, self.outputs)
+        return max(self.section.width_sweep.inputs, self.outputs)
 
     def _fit(self) -> None:
-        from widthlab.experiments.shared.sums import fit_sum_of_seeds
-        from widthlab.theory.deep_limits import sampling_scale
+        from widthlab.experiments.shared.sums import fit_sums_of_seeds
+        from widthlab.theory.deep_limits import error_bound
 
         last, width = self.section.steps, self.section.width
         for part in PARTS:
             sizes = [
                 size
                 for size, point in sorted(self.points[part].items())
-                if last in point.total and self.domain(*size) and NEXT_ORDER * size[0] >= 1
+                if last in point.total
+                and point.total[last].mean() > 0
+                and self.domain(*size)
+                and NEXT_ORDER * size[0] >= 1
             ]
             if len(sizes) < 3:
                 continue
             depth, hidden = np.array(sizes, dtype=np.float64).T
-            terms = np.stack([1 / depth, sampling_scale(depth, hidden, width)], 1)
+            euler = error_bound(depth, hidden, width, euler=1.0, sampling=0.0)
+            sampling = error_bound(depth, hidden, width, euler=0.0, sampling=1.0)
+            forms = {
+                "both": np.stack([euler, sampling], 1),
+                "1/L": sampling[:, None],
+                "√(D/(ML))": euler[:, None],
+            }
             squares = [self.points[part][size].total[last] for size in sizes]
-            self.fits[part] = fit_sum_of_seeds(terms, squares), sizes
+            found = fit_sums_of_seeds(forms, squares)
+            self.fits[part] = found.pop("both"), sizes
+            self.lesser[part] = found
+
+    def limit_halves(self, part: str) -> Array:
+        """Return two halves of the solutions of the limit, less their mean (2, solutions, k).
+
+        After the last step. A half of the seeds is compared with a half of the solutions, so that
+        the error of the limit does not add to a product of the two.
+        """
+        assert self.limit is not None
+        each = self.limit[f"{part}_replicates"].sel(step=self.section.steps)
+        values = each.transpose("replicate", ...).to_numpy()
+        flat = values.reshape(2, len(values) // 2, -1)
+        return np.asarray((flat - flat.mean((0, 1))) / np.sqrt(flat.shape[-1]))
 
     def bias_sizes(self, part: str, hidden: int) -> list[Size]:
         """Return the sizes of one hidden width at which a bias that falls as 1/L is seen.

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from widthlab.experiments.mean_ode import Cell
     from widthlab.experiments.shared.base import Inputs
 
+ENDINGS = ("_error", "_replicates")
 PLACE = np.linspace(0, 1, PLACES + 1)
 
 
@@ -48,10 +49,11 @@ def limit(cell: Cell, inputs: Inputs) -> xr.Dataset:
         positions=PLACE.tolist(),
         particles=cell.particles,
         replicates=cell.seeds,
+        each=("embedding", "output"),
         seed=inputs.seeds,
         device=inputs.device,
     )
-    kept = ["embedding", "embedding_error", "output", "output_error"]
+    kept = [f"{name}{end}" for name in ("embedding", "output") for end in ("", *ENDINGS)]
     return found[kept].sel(step=recorded(cell.steps)).assign(_traces(found))
 
 

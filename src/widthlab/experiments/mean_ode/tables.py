@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from widthlab.experiments.mean_ode import TRACED
 from widthlab.experiments.mean_ode.errors import PARTS, Errors
 from widthlab.experiments.mean_ode.measuring import PLACE
+from widthlab.experiments.shared.deep_tables import ENDS, ends, said
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -21,15 +22,15 @@ TRACED_DEPTHS = 4
 
 SCALARS = {
     "sampling": "spread over seeds: root of the mean variance over inputs and coordinates",
-    "sampling_low": "two standard errors below sampling",
-    "sampling_high": "two standard errors above sampling",
+    "sampling_low": "lower end of the 95 % interval of sampling",
+    "sampling_high": "upper end of the 95 % interval of sampling",
     "bias": "distance of the mean over seeds from the limit, without the noise of that mean",
-    "bias_low": "lower end of the 95 % interval of bias",
-    "bias_high": "upper end of the 95 % interval of bias",
+    "bias_low": "lower end of the 95 % interval over seeds of bias, the limit being known",
+    "bias_high": "upper end of the 95 % interval over seeds of bias, the limit being known",
     "noise": "standard error of the mean over seeds, and of the limit",
     "total": "root mean square over seeds of the distance to the limit",
-    "total_low": "two standard errors below total",
-    "total_high": "two standard errors above total",
+    "total_low": "lower end of the 95 % interval of total",
+    "total_high": "upper end of the 95 % interval of total",
 }
 
 
@@ -59,7 +60,7 @@ def dataset(errors: Errors) -> xr.Dataset:
                     if step in own:
                         along[f"step_{name}"][(*at, number)] = np.sqrt(own[step].mean())
                 if section.steps in own:
-                    for end, value in zip(_ENDS, _ends(own[section.steps]), strict=True):
+                    for end, value in zip(ENDS, ends(own[section.steps]), strict=True):
                         found[f"{name}{end}"][at] = value
             if len(point.halves):
                 noise = float(np.sqrt(point.spread[section.steps].mean() / point.finite))
@@ -113,7 +114,7 @@ def _width_variables(errors: Errors) -> dict[str, object]:
         for width, values in errors.widths[part].items():
             known = values[np.isfinite(values)]
             if len(known) > 1:
-                found[:, i, widths.index(width)] = _ends(known)
+                found[:, i, widths.index(width)] = ends(known)
     return {
         f"width_sampling{end}": (
             ("part", "width"),
@@ -123,7 +124,7 @@ def _width_variables(errors: Errors) -> dict[str, object]:
                 "description": f"{SCALARS['sampling' + end]}, and draws of W_E, W_U",
             },
         )
-        for number, end in enumerate(("", "_low", "_high"))
+        for number, end in enumerate(ENDS)
     }
 
 
@@ -157,7 +158,7 @@ def _limit_variables(errors: Errors) -> dict[str, object]:
             fit = errors.fits[part][0]
             coefficients[i, :, 0] = fit.coefficients
             coefficients[i, :, 1:] = fit.intervals
-    for number, end in enumerate(("", "_low", "_high")):
+    for number, end in enumerate(ENDS):
         variables[f"coefficient{end}"] = (
             ("part", "term"),
             coefficients[..., number],
@@ -195,28 +196,10 @@ def _trace_variables(errors: Errors) -> dict[str, object]:
     }
     one, two = about.items()
     return {
-        "traced_depth": ("trace", np.array(chosen, dtype=np.int64), _said("depth L", "layers")),
-        "position": ("place", PLACE, _said("relative depth s")),
-        one[0]: (("trace", "traced_seed", "place"), by_depth, _said(one[1])),
-        two[0]: (("trace", "traced_seed", "training_step"), by_step, _said(two[1])),
-        "depth_trace_limit": ("place", limits[0], _said(f"{one[1]}, mean ODE")),
-        "training_trace_limit": ("training_step", limits[1], _said(f"{two[1]}, mean ODE")),
+        "traced_depth": ("trace", np.array(chosen, dtype=np.int64), said("depth L", "layers")),
+        "position": ("place", PLACE, said("relative depth s")),
+        one[0]: (("trace", "traced_seed", "place"), by_depth, said(one[1])),
+        two[0]: (("trace", "traced_seed", "training_step"), by_step, said(two[1])),
+        "depth_trace_limit": ("place", limits[0], said(f"{one[1]}, mean ODE")),
+        "training_trace_limit": ("training_step", limits[1], said(f"{two[1]}, mean ODE")),
     }
-
-
-_ENDS = ("", "_low", "_high")
-
-
-def _said(text: str, units: str = "1") -> dict[str, str]:
-    return {"units": units, "description": text}
-
-
-def _ends(squares: Array) -> tuple[float, float, float]:
-    """Return the root of the mean of squares (seeds,), two standard errors below, and above."""
-    mean = float(squares.mean())
-    error = float(squares.std(ddof=1) / np.sqrt(len(squares)))
-    return (
-        float(np.sqrt(mean)),
-        float(np.sqrt(max(mean - 2 * error, 0.0))),
-        float(np.sqrt(mean + 2 * error)),
-    )

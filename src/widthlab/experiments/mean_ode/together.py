@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from widthlab.experiments.shared.deep_networks import NEXT_ORDER
+from widthlab.experiments.shared.deep_tables import WORDS
 from widthlab.theory import deep_limits
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ Array = NDArray[np.float64]
 
 SOURCE = "Chizat, The Hidden Width of Deep ResNets (2025)"
 QUARTER = f"D/(ML) ≤ {NEXT_ORDER:g}"
-WORDS = {"embedding": "embedding h_L", "output": "output f"}
 
 
 def limits(errors: Errors, part: str) -> Claim:
@@ -57,8 +57,12 @@ def limits(errors: Errors, part: str) -> Claim:
 def _freedom(flat: dict[str, Array], seeds: int, replicates: int) -> int:
     """Return the least degrees of freedom of two errors in quadrature, by Satterthwaite."""
     first, second = flat["networks_error"] ** 2, flat["particles_error"] ** 2
-    parts = first**2 / (seeds - 1) + second**2 / (replicates - 1)
-    return int((((first + second) ** 2) / parts).min())
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
+        parts = first**2 / (seeds - 1) + second**2 / (replicates - 1)
+        freedom = (first + second) ** 2 / parts
+    # Errors that are zero, or whose squares are, have none: then the least there can be.
+    known = freedom[np.isfinite(freedom)]
+    return int(known.min()) if len(known) else min(seeds, replicates) - 1
 
 
 def collapse(errors: Errors, part: str) -> Claim | None:
@@ -82,6 +86,8 @@ def collapse(errors: Errors, part: str) -> Claim | None:
         for size in others:
             values = [errors.points[part][s].spread[last] for s in (size, deep)]
             own, truth = (float(np.sqrt(v.mean())) for v in values)
+            if min(own, truth) <= 0:
+                continue
             errors_of = np.array([0.5 * v.std(ddof=1) / np.sqrt(len(v) * v.mean()) for v in values])
             law.append(truth)
             measured.append(own)
@@ -110,36 +116,25 @@ def collapse(errors: Errors, part: str) -> Claim | None:
 
 def bound(errors: Errors) -> Claim:
     """Judge that a sum of two terms describes all errors, and that neither does alone."""
-    from widthlab.claims import Claim, judge_below
-    from widthlab.experiments.shared.sums import fit_sum
+    from widthlab.claims import Claim
+    from widthlab.experiments.shared.sums import judge_form
 
-    fit, sizes = errors.fits["embedding"]
-    last = errors.section.steps
-    y = np.array([np.sqrt(errors.points["embedding"][s].total[last].mean()) for s in sizes])
-    depth, hidden = np.array(sizes, dtype=np.float64).T
-    terms = np.stack(
-        [1 / depth, deep_limits.sampling_scale(depth, hidden, errors.section.width)], 1
-    )
-    alone = [fit_sum(terms[:, [k]], y).factor for k in range(2)]
+    fit, _ = errors.fits["embedding"]
     leeway = float(np.sqrt(2))
-    verdict, reason = judge_below(leeway, fit.factor, fit.low, fit.high)
+    verdict, reason = judge_form(fit, leeway, errors.lesser["embedding"], {})
     a, b = fit.coefficients
     assert fit.intervals is not None
     (a_low, a_high), (b_low, b_high) = fit.intervals
-    reason = (
-        f"{reason}; a = {a:.3g} [{a_low:.3g}, {a_high:.3g}], b = {b:.3g} [{b_low:.3g}, "
-        f"{b_high:.3g}]; one term alone needs a factor of {alone[0]:.3g} (1/L) or {alone[1]:.3g} "
-        "(√(D/(ML)))"
-    )
-    if verdict == "holds" and min(alone) <= leeway:
-        verdict = "undecided"
-        reason += ", so that one term would do: take a grid with both small L and small M"
+    reason += f"; a = {a:.3g} [{a_low:.3g}, {a_high:.3g}], b = {b:.3g} [{b_low:.3g}, {b_high:.3g}]"
+    if a > 0 and b > 0:
+        crossing = deep_limits.depth_of_crossing(1.0, errors.section.width, euler=a, sampling=b)
+        reason += f"; the Euler term is the larger one at L < {crossing:.3g}·M"
     return Claim(
         id="mean_ode.embedding.bound",
         experiment="mean_ode",
         statement="a/L + b·√(D/(ML)) describes all errors of the embedding within a factor of √2, "
-        f"which is what a sum leaves open of parts that add in quadrature ({QUARTER}, 1/L ≤ "
-        f"{NEXT_ORDER:g})",
+        "which is what a sum leaves open of parts that add in quadrature, and neither term does "
+        f"alone ({QUARTER}, 1/L ≤ {NEXT_ORDER:g})",
         source=f"{SOURCE}: the error bound of two-layer blocks",
         predicted=leeway,
         measured=fit.factor,

@@ -43,15 +43,17 @@ if TYPE_CHECKING:
     from widthlab.data.prepared import Prepared
 
 T = TypeVar("T")
+N = TypeVar("N", int, float)
 
 
-def _ordered(values: list[int]) -> list[int]:
+def ordered(values: list[N]) -> list[N]:
+    """Return numbers in ascending order; raises ValueError where one is there twice."""
     if len(set(values)) != len(values):
         raise ValueError("has a value twice; write each once")
     return sorted(values)
 
 
-Grid = Annotated[list[Count], Field(min_length=1), AfterValidator(_ordered)]
+Grid = Annotated[list[Count], Field(min_length=1), AfterValidator(ordered)]
 """A non-empty list of whole numbers, kept in ascending order."""
 
 Label = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]*$")]

@@ -28,10 +28,12 @@ from widthlab.specs import (
 if TYPE_CHECKING:
     from widthlab.meanode import Problem, ResidualNetwork
 
-REFERENCE_FACTOR = 8
-"""How many times more units L·M a reference must have than what is compared with it."""
 NEXT_ORDER = 0.25
 """Largest D/(ML), and largest 1/L, at which laws of leading order in them are judged."""
+BranchScale = Annotated[Positive, Field(ge=1e-6, le=1e6)]
+"""α: learning rates go as 1/α², and beyond these ends their products leave the range of numbers."""
+WeightScale = Annotated[Positive, Field(le=1e6)]
+"""Scale of weights at initialisation."""
 
 
 class DeepSection(Spec):
@@ -39,9 +41,9 @@ class DeepSection(Spec):
 
     activation: Literal["tanh", "relu"] = "tanh"
     """Activation s of the blocks v·s(u·h/D)."""
-    sigma_u: Annotated[Positive, Unit("√D")] = 1.0
+    sigma_u: Annotated[WeightScale, Unit("√D")] = 1.0
     """Standard deviation of the entries of inner weights u at initialisation."""
-    sigma_v: Annotated[Positive, Unit("√D")] = 1.0
+    sigma_v: Annotated[WeightScale, Unit("√D")] = 1.0
     """Standard deviation of the entries of outer weights v at initialisation."""
     learning_rate: Annotated[Positive, Unit("1")] = 0.1
     """η of the limit: raw rates are η·L·M·D/α²."""
