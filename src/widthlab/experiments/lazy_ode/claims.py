@@ -284,7 +284,7 @@ def _form(distances: Distances, part: str, power: float) -> Claim:
     common: dict[str, Any] = {
         "id": f"lazy_ode.{part}.{'form' if plain else 'form_symmetric'}",
         "experiment": "lazy_ode",
-        "statement": f"{form.format(f'c·{TERMS[power][0]}')} describes the distance of the "
+        "statement": f"{form.format(f'c{TERMS[power][0][1:]}')} describes the distance of the "
         f"{WORDS[part]} to the lazy ODE within a factor of √3, which is what a sum leaves open of "
         "parts that add in quadrature, and nothing less does (1 ≤ α ≤ √(ML/D))",
         "source": SOURCE if plain else SYMMETRIC,

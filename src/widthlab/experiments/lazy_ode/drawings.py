@@ -86,8 +86,8 @@ def against_alpha(dataset: xr.Dataset, data: pd.DataFrame, counted: str) -> Figu
         f"Root mean squares over seeds, inputs and coordinates after training; {counted}. a, b: "
         "distance to the lazy ODE, which falls until the sampling error, that grows as α, takes "
         "over. c, d: spread over seeds. Dashed: distance of the mean ODE to itself at "
-        f"the largest α. Open points lie outside of {RANGE}. Bars: two "
-        f"standard errors. By training the lazy ODE moves by {moved}.",
+        f"the largest α. Open points lie outside of {RANGE}. Bars: 95 % "
+        f"intervals over seeds. By training the lazy ODE moves by {moved}.",
         "Four log–log panels against α: distances fall and then rise, with a minimum at larger α "
         "for larger networks; spreads rise with slope one.",
         data,
@@ -140,8 +140,8 @@ def blocks(dataset: xr.Dataset, data: pd.DataFrame, counted: str) -> Figure:
         "network with every block linearised about its own initial weights, trained at the same "
         f"rates; {counted}. Without noise of sampling, since both have the same weights. Dotted: "
         "the bound 1/α. Dashed: 1/α², the order that is left for symmetric laws of the weights. "
-        f"Open points lie outside of {RANGE}; what is above the panel is cut. Bars: two standard "
-        "errors.",
+        f"Open points lie outside of {RANGE}; what is above the panel is cut. Bars: 95 % "
+        "intervals over seeds.",
         "A log–log panel: the distance falls with slope minus two where α is small against the "
         "root of M times L.",
         own,

@@ -68,7 +68,7 @@ def by_depth(dataset: xr.Dataset, data: pd.DataFrame, counted: str) -> Figure:
         "of networks to the mean ODE. c, d: spread over seeds, which is the sampling error. e, f: "
         "bias of the mean over seeds, where the interval lies above zero: the Euler error, and at "
         "small M also what a spread of order √(D/(ML)) does to the mean, in second order. Bars: "
-        "two standard errors (a to d), 95 % intervals (e, f). Lines: predicted slopes. Standard "
+        "95 % intervals. Lines: predicted slopes. Standard "
         f"error of the limit itself: {errors}.",
         "Six log–log panels: error, spread and bias against depth for several hidden widths, with "
         "lines of slope minus a half and minus one.",
@@ -143,7 +143,7 @@ def collapse(data: pd.DataFrame, counted: str) -> Figure:
         "The hidden width of a deep network is M·L",
         "Spread over seeds after training against M·L, at all depths and hidden widths; "
         f"{counted}. Points of equal M·L lie on one another where only the product matters. Bars: "
-        "two standard errors.",
+        "95 % intervals.",
         "Two log–log panels: the spreads of all networks lie on one line of slope minus a half in "
         "M times L.",
         data,
@@ -175,8 +175,8 @@ def by_width(dataset: xr.Dataset) -> Figure:
         "mean-ode-width",
         "Sampling error by embedding width",
         f"Spread over seeds at M·L = {int(dataset.attrs['width_sweep_units']):,}, averaged over "
-        f"random embeddings and readouts; {lost} networks diverged and are left out. Bars: two "
-        "standard errors over embeddings. The law is one of D large against the numbers of inputs "
+        f"random embeddings and readouts; {lost} networks diverged and are left out. Bars: 95 % "
+        "intervals over embeddings. The law is one of D large against the numbers of inputs "
         "and outputs, and small against M·L.",
         "A log–log panel: the spread of the embedding grows with slope one half in D, that of the "
         "output does not.",
@@ -240,7 +240,7 @@ def bound(dataset: xr.Dataset, data: pd.DataFrame, counted: str) -> Figure:
         "Root mean square distance to the mean ODE after training against a/L + b·√(D/(ML)), with "
         f"a and b fitted to logarithms with equal weights where D/(ML) and 1/L are at most a "
         f"quarter; {counted}. A sum leaves a factor of √2 open where its parts add in quadrature. "
-        "Bars: two standard errors.",
+        "Bars: 95 % intervals.",
         "Two panels of measured against fitted errors near the line of equality, and two of their "
         "ratio against depth.",
         fitted,
