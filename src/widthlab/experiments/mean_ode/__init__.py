@@ -21,7 +21,7 @@ from widthlab.experiments.shared.deep_networks import (
     deep_cost,
     recorded,
 )
-from widthlab.specs import WHOLE, Count, Spec, Unit
+from widthlab.specs import WHOLE, Count, DataSet, Spec, Unit
 from widthlab.theory.deep_limits import REFERENCE_FACTOR
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ class WidthSweep(Spec):
     """Networks for each of them."""
     inputs: Annotated[int, Field(ge=1, le=256), WHOLE, Unit("samples")] = 2
     """Training samples: few, since n/D is the next order of the law in D."""
+    data: DataSet | None = None
+    """Where they come from; left out, the section's data. Few classes, for the same reason."""
 
 
 class Reference(Spec):
@@ -130,7 +132,7 @@ class Section(DeepSection):
                     f"more_seeds: {entry.seeds} at hidden width {entry.hidden} are fewer than seeds"
                     f" ({self.seeds})"
                 )
-        most_inputs, _ = self.data.most()
+        most_inputs, _ = (self.width_sweep.data or self.data).most()
         if self.width_sweep.inputs > most_inputs:
             raise ValueError(
                 f"width_sweep: {self.width_sweep.inputs} inputs are asked for, but data has "
@@ -173,24 +175,25 @@ def cells(section: Section, seed: int) -> list[Request]:
     shared = section.shared_fields(seed)
     found = []
 
-    def add(slug: str, **fields: object) -> None:
+    def add(slug: str, data: DataSet, /, **fields: object) -> None:
         cell = Cell.model_validate({**shared, **fields})
-        found.append(Request(cell, cell.kind, slug, section.data, cost=_cost(cell)))
+        found.append(Request(cell, cell.kind, slug, data, cost=_cost(cell)))
 
-    at = {"width": section.width}
+    at, data = {"width": section.width}, section.data
     more = {entry.hidden: entry.seeds for entry in section.more_seeds}
     for depth, hidden in section.grid():
         seeds = more.get(hidden, section.seeds)
         traced = hidden == min(section.hidden)
         fields = {"depth": depth, "hidden": hidden, "seeds": seeds, "traced": traced}
-        add(f"l{depth}-m{hidden}-d{section.width}", kind="network", **at, **fields)
+        add(f"l{depth}-m{hidden}-d{section.width}", data, kind="network", **at, **fields)
     sweep = section.width_sweep
     for width in sweep.width:
-        fields = sweep.model_dump() | {"width": width}
-        add(f"width-d{width}", kind="width", **fields)
-    add(f"reference-d{section.width}", kind="reference", **at, **section.reference.model_dump())
+        fields = sweep.model_dump(exclude={"data"}) | {"width": width}
+        add(f"width-d{width}", sweep.data or data, kind="width", **fields)
+    fields = section.reference.model_dump()
+    add(f"reference-d{section.width}", data, kind="reference", **at, **fields)
     fields = {"particles": section.particles, "seeds": section.replicates}
-    add(f"limit-d{section.width}", kind="limit", **at, **fields)
+    add(f"limit-d{section.width}", data, kind="limit", **at, **fields)
     return found
 
 
