@@ -53,8 +53,12 @@ def same_gradients(grams: Grams) -> NDArray[np.bool_]:
     |q − p|² is A_ii + B_jj − 2 C_ij. Gradients that are 0 do not count.
     """
     train, test = grams.train.diagonal(), grams.test.diagonal()
-    total = train[:, None] + test
-    return np.asarray((total - 2 * grams.cross <= SAME**2 * total) & (train > 0)[:, None])
+    found = np.zeros(grams.cross.shape, dtype=np.bool_)
+    # Row by row, so that there is no other matrix of numbers beside the Grams.
+    for row in np.flatnonzero(train > 0):
+        total = train[row] + test
+        found[row] = total - 2 * grams.cross[row] <= SAME**2 * total
+    return found
 
 
 def _chosen(loader: Any) -> tuple[Any, list[int] | None]:

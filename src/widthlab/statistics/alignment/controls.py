@@ -50,7 +50,7 @@ def ranks(gram: Array, signs: list[Array] | None, flips: list[Array]) -> Array:
     """
     given = [np.ones((1, len(other[0]))) for other in flips] if signs is None else signs
     # A flip of all signs gives the value itself, up to rounding.
-    rounding = 1e-12 * float(np.linalg.norm(gram)) * gram.size**0.5
+    rounding = 1e-12 * float(np.sqrt(np.einsum("ij,ij->", gram, gram) * gram.size))
     if len(flips) == 1:
         # Flips of flipped gradients are flips: all rows have the same ones to compare with.
         others, own = (np.sum(rows * (rows @ gram), axis=1) for rows in (flips[0], given[0]))
