@@ -13,7 +13,12 @@ from widthlab.experiments.alignment.mismatch_claims import (
     less_with_width,
     noise,
 )
-from widthlab.experiments.shared.networks import families_of, first_snapshot, last_snapshot
+from widthlab.experiments.shared.networks import (
+    families_of,
+    first_snapshot,
+    last_snapshot,
+    networks_of,
+)
 
 
 def claims(dataset: xr.Dataset) -> list[Claim]:
@@ -23,7 +28,7 @@ def claims(dataset: xr.Dataset) -> list[Claim]:
     """
     made: list[Claim] = []
     for family in families_of(dataset):
-        every = dataset.isel(network=dataset["family"].to_numpy() == family)
+        every = networks_of(dataset, family)
         own = every.where(~every["diverged"])
         apart = own.sel(laws="different")
         end, start = last_snapshot(apart), first_snapshot(every.sel(laws="different"))

@@ -15,6 +15,7 @@ from widthlab.experiments.shared.networks import (
     families_of,
     first_snapshot,
     last_snapshot,
+    networks_of,
     over_seeds,
 )
 from widthlab.report import plots, ticks
@@ -138,7 +139,7 @@ def _by_budget(dataset: xr.Dataset) -> Figure:
     rows = []
     for key, state in states.items():
         for family in names:
-            own = state.isel(network=state["family"].to_numpy() == family)
+            own = networks_of(state, family)
             width = int(own["width"].max())
             own = own.isel(network=own["width"].to_numpy() == width).mean("layer")
             for budget in range(own.sizes["budget"]):
@@ -193,7 +194,7 @@ def _against_bounds(dataset: xr.Dataset) -> Figure:
     names = families_of(dataset)
     rows = []
     for family in names:
-        own = apart.isel(network=apart["family"].to_numpy() == family)
+        own = networks_of(apart, family)
         for width in sorted(set(own["width"].to_numpy().tolist())):
             one = own.isel(network=own["width"].to_numpy() == width)
             blocks = one["blocks"].where(one["b_exact"] < 1)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from widthlab.claims import Claim, Judgement, judge_above
 from widthlab.experiments.expansion.measuring import LEVEL
-from widthlab.experiments.shared.networks import by_width, families_of
+from widthlab.experiments.shared.networks import by_width, families_of, networks_of
 from widthlab.statistics.alignment.expansion_bounds import VERDICTS
 from widthlab.theory.generalisation import hoeffding
 
@@ -29,7 +29,7 @@ def claims(dataset: xr.Dataset) -> list[Claim]:
     if "change" not in dataset:
         return made
     for label in families_of(dataset):
-        family = dataset.isel(network=dataset["family"].to_numpy() == label)
+        family = networks_of(dataset, label)
         if not bool(family["change"].notnull().any()):
             continue
         for block in dataset["block"].to_numpy():

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
-from widthlab.experiments.shared.base import Inputs, Measured, Request
+from widthlab.experiments.shared.base import Inputs, Measured, Request, ordered
 from widthlab.experiments.shared.measured_gradients import (
     GradientsCell,
     GradientsSection,
@@ -47,13 +47,7 @@ METHOD = (
 )
 
 
-def _scales(values: list[float]) -> list[float]:
-    if len(set(values)) != len(values):
-        raise ValueError("has a value twice; write each once")
-    return sorted(values)
-
-
-Scales = Annotated[list[Positive], Field(min_length=1), AfterValidator(_scales)]
+Scales = Annotated[list[Positive], Field(min_length=1), AfterValidator(ordered)]
 
 
 class Section(GradientsSection):

@@ -9,7 +9,7 @@ import xarray as xr
 from scipy.stats import binomtest
 
 from widthlab.claims import Claim, Judgement, judge_above, judge_within
-from widthlab.experiments.shared.networks import families_of
+from widthlab.experiments.shared.networks import families_of, networks_of
 from widthlab.scaling import Interval, mean_interval
 
 PRESERVED = 0.96
@@ -25,7 +25,7 @@ def claims(dataset: xr.Dataset) -> list[Claim]:
         return []
     made: list[Claim] = []
     for family in families_of(dataset):
-        own = dataset.isel(network=dataset["family"].to_numpy() == family)
+        own = networks_of(dataset, family)
         own = own.where(~own["diverged"])
         at, scale = at_small_step(own)
         ratio = mean_interval(at["ratio"].mean("layer").to_numpy())

@@ -6,7 +6,13 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from widthlab.experiments.shared.networks import all_widths, counted, families_of, over_seeds
+from widthlab.experiments.shared.networks import (
+    all_widths,
+    counted,
+    families_of,
+    networks_of,
+    over_seeds,
+)
 from widthlab.report import plots
 from widthlab.report.figures import Figure, canvas
 
@@ -109,7 +115,7 @@ def _draws(dataset: xr.Dataset) -> Figure:
     chosen = [scales[len(scales) // 3], scales[-1]]
     tables = []
     for family in names:
-        own = dataset.isel(network=dataset["family"].to_numpy() == family)
+        own = networks_of(dataset, family)
         # Layers that this family does not have are NaN.
         layers = int((own["point"].to_numpy() != "").any(axis=0).sum())
         shown = np.unique(np.linspace(0, layers - 1, SHOWN).round().astype(int))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, model_validator
 
 from widthlab.costs import Cost
-from widthlab.experiments.shared.base import Grid, Inputs, Label, Measured, Request
+from widthlab.experiments.shared.base import Grid, Inputs, Label, Measured, Request, ordered
 from widthlab.experiments.shared.deep_networks import DeepCell, deep_cost, deep_problem
 from widthlab.experiments.shared.deep_runs import CHANGES, RATE, changes, changes_dataset, trained
 from widthlab.specs import (
@@ -66,12 +66,6 @@ METHOD = (
 )
 
 
-def _rising(values: list[float]) -> list[float]:
-    if len(set(values)) != len(values):
-        raise ValueError("has a value twice; write each once")
-    return sorted(values)
-
-
 Scale = Annotated[Positive, Field(ge=1e-6, le=1e6)]
 """A standard deviation whose square, and that of what it makes, is a number in single precision."""
 
@@ -94,7 +88,7 @@ class Section(Spec):
         AfterValidator(lambda models: dict(sorted(models.items()))),
     ] = Field(default={"tanh": Blocks()})
     """Kinds of blocks, by the label that figures show."""
-    sigma_v: Annotated[list[Scale], Field(min_length=3), AfterValidator(_rising), Unit("sqrt(D)")]
+    sigma_v: Annotated[list[Scale], Field(min_length=3), AfterValidator(ordered), Unit("sqrt(D)")]
     """Standard deviations of outer weights, in units of √D."""
     width: Annotated[Grid, Unit("coordinates")]
     """Embedding widths D."""

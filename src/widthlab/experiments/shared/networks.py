@@ -92,6 +92,12 @@ def by_width(dataset: xr.Dataset, family: str, values: Array) -> tuple[list[int]
     return widths, [values[own & (width == n)] for n in widths]
 
 
+def networks_of(dataset: xr.Dataset, family: str) -> xr.Dataset:
+    """Return the networks of one family."""
+    found: xr.Dataset = dataset.isel(network=dataset["family"].to_numpy() == family)
+    return found
+
+
 def families_of(dataset: xr.Dataset) -> list[str]:
     """Return the labels of the families, in order."""
     return sorted(set(dataset["family"].to_numpy().tolist())) if "family" in dataset else []
